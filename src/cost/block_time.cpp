@@ -12,6 +12,9 @@ using model::Exchange;
 using model::Operator;
 using profile::Format;
 
+constexpr double Spent::*kSpent[] = {&Spent::products,         &Spent::attention,       &Spent::elementwise,      &Spent::tensor_exchange,
+                                     &Spent::context_exchange, &Spent::expert_exchange, &Spent::replica_exchange, &Spent::host};
+
 bool starts(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
 // Parts of attention that are kernels of their own when it is not fused.
@@ -53,16 +56,15 @@ class BlockClock {
     for (const Operator& step : cost.backward_operators)
       if (step.weight_half && !stack_.frozen) out.weight_half += seconds(step, true);
     if (block.kind == "moe_layer") {
-      out.forward.host += calibration_.router_host;
-      out.backward.host += calibration_.router_host;
+      out.forward.spent.host += calibration_.router_host;
+      out.backward.spent.host += calibration_.router_host;
     }
     switch (shard_.recompute) {
       case model::Recompute::none: break;
       case model::Recompute::selective:
         if (stack_.selective_is_half) {
           out.again = out.forward * 0.5;
-          out.again.attention = 0;
-          out.again.context_exchange = 0;
+          out.again.spent.attention = out.again.spent.context_exchange = 0;
         } else {
           out.again = pass(cost.recomputed_operators, cost.recomputed_exchanges, false, chosen);
         }
@@ -85,7 +87,7 @@ class BlockClock {
     return 0;
   }
 
-  static double& spent_on(const Operator& step, PassTime& pass) {
+  static double& spent_on(const Operator& step, Spent& pass) {
     if (step.kind == Operator::Kind::attention || is_core(step.name)) return pass.attention;
     return step.kind == Operator::Kind::matmul || step.kind == Operator::Kind::convolution ? pass.products : pass.elementwise;
   }
@@ -96,7 +98,7 @@ class BlockClock {
     computing.reserve(operators.size());
     for (const Operator& step : operators) {
       computing.push_back(stack_.frozen && step.weight_half ? 0 : seconds(step, backward));
-      spent_on(step, out) += computing.back();
+      spent_on(step, out.spent) += computing.back();
     }
     if (exchanges.empty()) return out;
     const program::BlockPass block = program::block_pass(operators, exchanges, rules_);
@@ -105,10 +107,10 @@ class BlockClock {
     for (const program::ExchangeStep& step : block.exchanges)
       times.push_back(timed(exchanges[static_cast<std::size_t>(step.exchange)], static_cast<double>(step.bytes.value), chosen));
     const PlayedPass played = play(block, computing, times, calibration_.overlap_slowdown);
-    out.tensor_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::tensor)];
-    out.context_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::context)];
-    out.expert_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::expert)];
-    out.replica_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::replica)];
+    out.spent.tensor_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::tensor)];
+    out.spent.context_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::context)];
+    out.spent.expert_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::expert)];
+    out.spent.replica_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::replica)];
     out.busy = played.busy;
     return out;
   }
@@ -142,20 +144,15 @@ class BlockClock {
   void cast(const Operator& step, PassTime& forward, PassTime& backward) const {
     if (kernels_.format() == Format::bf16 || step.kind != Operator::Kind::matmul || stays_wide(step.name)) return;
     const double traffic = calibration_.cast * (stack_.row_scales ? calibration_.row_scales : 1) * static_cast<double>(step.batch * step.m);
-    forward.elementwise += kernels_.move(3 * static_cast<double>(step.k) * traffic);
-    backward.elementwise += kernels_.move(4 * static_cast<double>(step.n) * traffic);
+    forward.spent.elementwise += kernels_.move(3 * static_cast<double>(step.k) * traffic);
+    backward.spent.elementwise += kernels_.move(4 * static_cast<double>(step.n) * traffic);
   }
 
   // `chosen`: experts of each token.
   TimedExchange timed(const Exchange& one, double bytes, int chosen) const {
     profile::ProcessGroup team;
     double seconds = 0;
-    const auto collective = [&] {
-      return exchanges_.collective(one.operation == "all_reduce"   ? profile::Collective::all_reduce
-                                   : one.operation == "all_gather" ? profile::Collective::all_gather
-                                                                   : profile::Collective::reduce_scatter,
-                                   bytes, team);
-    };
+    const auto collective = [&] { return exchanges_.collective(collective_of(one.operation), bytes, team); };
     switch (one.axis) {
       case Exchange::Axis::tensor:
         team = {shard_.tensor_parallel, 1};
@@ -174,7 +171,7 @@ class BlockClock {
         seconds = one.operation == "all_to_all" ? exchanges_.all_to_all(bytes, 1, team) : exchanges_.ring_step(bytes, team);
         break;
     }
-    return {seconds, exchanges_.ranks_per_domain(team) < team.ranks ? LinkStream::leaving : LinkStream::inside, one.axis};
+    return {seconds, link_of(exchanges_, team), one.axis};
   }
 
   const model::BlockShard& shard_;
@@ -188,31 +185,32 @@ class BlockClock {
 
 }  // namespace
 
+Spent& Spent::operator+=(const Spent& other) {
+  for (double Spent::*each : kSpent) this->*each += other.*each;
+  return *this;
+}
+
 PassTime& PassTime::operator+=(const PassTime& other) {
-  products += other.products;
-  attention += other.attention;
-  elementwise += other.elementwise;
-  tensor_exchange += other.tensor_exchange;
-  context_exchange += other.context_exchange;
-  expert_exchange += other.expert_exchange;
-  replica_exchange += other.replica_exchange;
-  host += other.host;
+  spent += other.spent;
   for (std::size_t link = 0; link < busy.size(); ++link) busy[link] += other.busy[link];
   return *this;
 }
 
 PassTime PassTime::operator*(double factor) const {
-  PassTime out{products * factor,
-               attention * factor,
-               elementwise * factor,
-               tensor_exchange * factor,
-               context_exchange * factor,
-               expert_exchange * factor,
-               replica_exchange * factor,
-               host * factor,
-               busy};
+  PassTime out = *this;
+  for (double Spent::*each : kSpent) out.spent.*each *= factor;
   for (double& each : out.busy) each *= factor;
   return out;
+}
+
+LinkStream link_of(const profile::Exchanges& exchanges, profile::ProcessGroup team) {
+  return exchanges.ranks_per_domain(team) < team.ranks ? LinkStream::leaving : LinkStream::inside;
+}
+
+profile::Collective collective_of(std::string_view operation) {
+  return operation == "all_reduce"   ? profile::Collective::all_reduce
+         : operation == "all_gather" ? profile::Collective::all_gather
+                                     : profile::Collective::reduce_scatter;
 }
 
 model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& strategy, std::int64_t micro_batch,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <string_view>
 
+#include "cost/cost_model.hpp"
 #include "cost/pass_clock.hpp"
 #include "cost/stack.hpp"
 #include "model/model.hpp"
@@ -12,20 +14,12 @@
 
 namespace tessera::cost {
 
-// Seconds of a pass by what they are spent on.
 struct PassTime {
-  double products = 0;
-  double attention = 0;
-  double elementwise = 0;
-  double tensor_exchange = 0;
-  double context_exchange = 0;
-  double expert_exchange = 0;
-  double replica_exchange = 0;
-  double host = 0;
+  Spent spent;
   std::array<double, kLinkStreams> busy = {};  // in which the block's own exchanges have a link; not part of the total
 
-  double exchange() const { return tensor_exchange + context_exchange + expert_exchange + replica_exchange; }
-  double total() const { return products + attention + elementwise + exchange() + host; }
+  double exchange() const { return spent.exchange(); }
+  double total() const { return spent.total(); }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
   // Of which an exchange that nothing in the pass waits for finds its link free.
@@ -38,6 +32,10 @@ struct LayerTime {
   PassTime again;
   double weight_half = 0;  // of backward: what only makes gradients of weights
 };
+
+// The link that exchanges of a team have.
+LinkStream link_of(const profile::Exchanges& exchanges, profile::ProcessGroup team);
+profile::Collective collective_of(std::string_view operation);
 
 // What a rank has of a block, with `micro_batch` samples of its own.
 model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& strategy, std::int64_t micro_batch,

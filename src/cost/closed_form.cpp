@@ -64,17 +64,17 @@ class ClosedForm {
       bubble = std::min(bubble, rest);
       exchange = rest - bubble;
     }
-    const std::pair<const char*, double> parts[] = {{"matrix products", m * sum.products},
-                                                    {"attention", m * sum.attention},
-                                                    {"elementwise", m * sum.elementwise},
+    const std::pair<const char*, double> parts[] = {{"matrix products", m * sum.spent.products},
+                                                    {"attention", m * sum.spent.attention},
+                                                    {"elementwise", m * sum.spent.elementwise},
                                                     {"computed again", m * sum.again},
-                                                    {"tensor-parallel exchange", m * sum.tensor_exchange},
-                                                    {"context-parallel exchange", m * sum.context_exchange},
-                                                    {"expert exchange", m * sum.expert_exchange},
-                                                    {"exchange of statistics", m * sum.replica_exchange},
+                                                    {"tensor-parallel exchange", m * sum.spent.tensor_exchange},
+                                                    {"context-parallel exchange", m * sum.spent.context_exchange},
+                                                    {"expert exchange", m * sum.spent.expert_exchange},
+                                                    {"exchange of statistics", m * sum.spent.replica_exchange},
                                                     {"parameter exchange", m * sum.parameter_exchange},
                                                     {"resharding", m * slowest.reshard},
-                                                    {"host", m * sum.host + host},
+                                                    {"host", m * sum.spent.host + host},
                                                     {"messages between stages", m * slowest.messages},
                                                     {"bubble", bubble},
                                                     {"gradient exchange", exchange},
@@ -154,7 +154,7 @@ class ClosedForm {
       out.backward += reshard;
     }
     out.forward += cost_model_.micro_batch_host(devices);
-    out.sum.host += cost_model_.micro_batch_host(devices);
+    out.sum.spent.host += cost_model_.micro_batch_host(devices);
     if (index + 1 == static_cast<int>(plan_.stages.size())) return;
     const plan::Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
     if (next.ranks == stage.ranks) return;
@@ -165,16 +165,9 @@ class ClosedForm {
   static void add(BlockLoad& sum, const BlockLoad& load, bool tied_elsewhere) {
     sum.exchange += load.exchange + (tied_elsewhere ? load.tied_exchange : 0);
     sum.optimizer += load.optimizer;
-    sum.products += load.products;
-    sum.attention += load.attention;
-    sum.elementwise += load.elementwise;
+    sum.spent += load.spent;
     sum.again += load.again;
-    sum.tensor_exchange += load.tensor_exchange;
-    sum.context_exchange += load.context_exchange;
-    sum.expert_exchange += load.expert_exchange;
-    sum.replica_exchange += load.replica_exchange;
     sum.parameter_exchange += load.parameter_exchange;
-    sum.host += load.host;
   }
 
   const plan::Plan& plan_;
@@ -184,22 +177,17 @@ class ClosedForm {
   std::vector<PipelineRankLoad> rank_loads_;
 };
 
-void require_closed_form(const plan::Plan& plan, const CostModel& cost_model) {
+ClosedForm closed_form_of(const plan::Plan& plan, CostModel& cost_model) {
   if (plays_exchanges(plan, cost_model.cluster()))
     throw Error(ErrorCode::internal, "the step of a plan whose exchanges are for a clock to play through has no closed form", plan.where,
                 "accelerators in 16 or fewer bits", "the simulator predicts it");
+  return {plan, cost_model};
 }
 
 }  // namespace
 
-plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) {
-  require_closed_form(plan, cost_model);
-  return ClosedForm(plan, cost_model).predict();
-}
+plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) { return closed_form_of(plan, cost_model).predict(); }
 
-Seconds step_of(const plan::Plan& plan, CostModel& cost_model) {
-  require_closed_form(plan, cost_model);
-  return ClosedForm(plan, cost_model).step();
-}
+Seconds step_of(const plan::Plan& plan, CostModel& cost_model) { return closed_form_of(plan, cost_model).step(); }
 
 }  // namespace tessera::cost

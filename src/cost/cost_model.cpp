@@ -53,16 +53,6 @@ constexpr double kTableMoment = 4;
 constexpr double kAdapters = 0.01;
 constexpr int kMostShards = 1 << 24;
 
-bool leaves_domain(const profile::Exchanges& exchanges, profile::ProcessGroup team) {
-  return exchanges.ranks_per_domain(team) < team.ranks;
-}
-
-Collective collective_of(std::string_view operation) {
-  return operation == "all_reduce"   ? Collective::all_reduce
-         : operation == "all_gather" ? Collective::all_gather
-                                     : Collective::reduce_scatter;
-}
-
 // A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
 cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
   const double share = static_cast<double>(per_domain) / group.domain();
@@ -115,15 +105,6 @@ struct CostModel::Group {
   std::vector<Block> blocks;  // by repeat
 };
 
-struct CostModel::Source {
-  const model::OptimizerSpec& optimizer;
-  const profile::Profile& profile;
-};
-
-CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                     const profile::Profile& profile, Stack stack)
-    : CostModel(model, cluster, train.precision, Source{train.optimizer, profile}, std::move(stack)) {}
-
 namespace {
 
 const profile::Profile& nothing_measured() {
@@ -131,18 +112,24 @@ const profile::Profile& nothing_measured() {
   return nothing;
 }
 
+model::TrainSpec training_in(model::Precision precision) {
+  model::TrainSpec out;
+  out.precision = precision;
+  return out;
+}
+
 }  // namespace
 
 CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack)
-    : CostModel(model, cluster, precision, Source{model::OptimizerSpec(), nothing_measured()}, std::move(stack)) {}
+    : CostModel(model, training_in(precision), cluster, nothing_measured(), std::move(stack)) {}
 
-CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, const Source& source,
-                     Stack stack)
+CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                     const profile::Profile& profile, Stack stack)
     : model_(model),
       cluster_(cluster),
-      precision_(precision),
+      precision_(train.precision),
       stack_(std::move(stack)),
-      measured_(std::make_unique<Measured>(model, cluster, precision, source.optimizer, source.profile)) {
+      measured_(std::make_unique<Measured>(model, cluster, train.precision, train.optimizer, profile)) {
   for (std::size_t r = 0; r < model.repeats.size(); ++r)
     repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   elements_before_.resize(model.repeats.size());
@@ -152,9 +139,9 @@ CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& 
     most = std::max(most, static_cast<double>(elements[b]));
   }
   for (const cluster::ResourceGroup& group : cluster.groups)
-    groups_.push_back(group.device.has(precision) && calibrated(group.device, precision)
+    groups_.push_back(group.device.accelerates(precision_)
                           ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model,
-                                                    stack_.format.value_or(format_of(precision)))
+                                                    stack_.format.value_or(format_of(precision_)))
                           : nullptr);
   const model::Repeat& most = *std::max_element(model.repeats.begin(), model.repeats.end(),
                                                 [](const model::Repeat& a, const model::Repeat& b) { return a.count < b.count; });
@@ -272,11 +259,10 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
       other.*bytes *= scale;
     // What the passes of the slower part are spent on.
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
-    for (double BlockLoad::*spent :
-         {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange,
-          &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::replica_exchange, &BlockLoad::parameter_exchange,
-          &BlockLoad::host, &BlockLoad::forward_exchange, &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
+    for (double BlockLoad::*spent : {&BlockLoad::again, &BlockLoad::parameter_exchange, &BlockLoad::forward_exchange,
+                                     &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
       if (slower) out.*spent = other.*spent;
+    if (slower) out.spent = other.spent;
     for (double BlockLoad::*most :
          {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer,
           &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
@@ -373,24 +359,16 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const profile::Calibration& calibration = group.kernels.calibration();
   const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
   const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
-  const auto exchanged = [&](Collective operation, double each, profile::ProcessGroup team) {
-    return collective(devices, part, operation, each, team);
-  };
   const Pass& once = pass(repeat, g, s, micro_batch);
   const LayerTime& time = once.time;
 
   BlockLoad out;
-  out.products = time.forward.products + time.backward.products;
-  out.attention = time.forward.attention + time.backward.attention;
-  out.elementwise = time.forward.elementwise + time.backward.elementwise;
+  out.spent = time.forward.spent;
+  out.spent += time.backward.spent;
   out.again = time.again.total();
   out.again_exchange = time.again.exchange();
-  out.tensor_exchange = time.forward.tensor_exchange + time.backward.tensor_exchange;
-  out.context_exchange = time.forward.context_exchange + time.backward.context_exchange;
-  out.expert_exchange = time.forward.expert_exchange + time.backward.expert_exchange;
-  out.replica_exchange = time.forward.replica_exchange + time.backward.replica_exchange;
   const double layer_host = block.layer ? calibration.layer_host : 0;
-  out.host = time.forward.host + time.backward.host + layer_host;
+  out.spent.host += layer_host;
   out.forward = time.forward.total() + layer_host;
   out.backward_weight = time.weight_half;
   out.backward_input = time.backward.total() - time.weight_half + time.again.total();
@@ -401,7 +379,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const double expert_shards = s.experts_sharded_over();
   const double trained = stack_.frozen ? kAdapters : 1;
   PassTime forward_pass = time.forward;
-  forward_pass.host += layer_host;
+  forward_pass.spent.host += layer_host;
   PassTime backward_pass = time.backward;
   backward_pass += time.again;
   // Seconds of the state's exchanges of either pass and of a step, by link.
@@ -411,13 +389,12 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
        program::state_exchanges(held, s, {.weight = kWeight, .gradient = stack_.gradient_bytes, .trained = trained})) {
     const profile::ProcessGroup team{one.ranks, one.stride};
     // A stage on several parts exchanges between them.
-    const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, team);
+    const LinkStream link = parts.size() > 1 ? LinkStream::leaving : link_of(group.exchanges, team);
     LinkSeconds& seconds = one.moment == program::StateMoment::before_forward         ? every_forward
                            : one.moment == program::StateMoment::before_first_forward ? first_forward
                            : one.moment == program::StateMoment::after_last_backward  ? last_backward
                                                                                       : every_backward;
-    seconds[static_cast<std::size_t>(leaving ? LinkStream::leaving : LinkStream::inside)] +=
-        collective(devices, part, collective_of(one.operation), one.bytes, team);
+    seconds[static_cast<std::size_t>(link)] += collective(devices, part, collective_of(one.operation), one.bytes, team);
   }
   // Beside the passes of neighbouring blocks, which are taken to be as long as this one's and to use the links like it.
   const auto waited = [&](const LinkSeconds& seconds, const PassTime& pass) {
@@ -481,7 +458,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
       forward = backward = group.exchanges.all_to_all(looked_up, 1, peers);
     } else if (s.copies() > 1) {
       // Every replica steps the rows that any of them has looked up.
-      backward = exchanged(Collective::all_gather, looked_up * s.copies(), peers);
+      backward = collective(devices, part, Collective::all_gather, looked_up * s.copies(), peers);
     }
     const double stepped = looked_up * (spread ? 1 : s.copies());
     out.forward += forward;
@@ -492,7 +469,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     // Gradients are read, rows and moments read and written.
     const double update = 3 * stepped / memory_rate;
     out.backward_weight += update;
-    out.elementwise += update;
+    out.spent.elementwise += update;
     const double shards_of_tables = spread ? s.copies() : 1;
     out.weights += kTableValue * held.table_values / shards_of_tables;
     out.optimizer_state += kTableMoment * held.table_rows / shards_of_tables;
@@ -597,21 +574,11 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
   return waited_message(from, 0, all, bytes * share_of(senders, 0), width);
 }
 
-template <typename Value>
-auto CostModel::most_calibrated(int devices, const Value& value) const {
+double CostModel::most_calibrated(int devices, double profile::Calibration::*value) const {
   return most(devices, [&](std::size_t part) {
     const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
-    return group ? value(group->kernels.calibration()) : 0;
+    return group ? group->kernels.calibration().*value : 0;
   });
-}
-double CostModel::micro_batch_host(int devices) const {
-  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.micro_batch_host; });
-}
-double CostModel::step_host(int devices) const {
-  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.step_host; });
-}
-double CostModel::weight_pass_bubble(int devices) const {
-  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.weight_pass_bubble; });
 }
 bool CostModel::attention_is_fused(int devices) const {
   return !most(devices, [&](std::size_t part) {

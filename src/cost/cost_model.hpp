@@ -23,6 +23,16 @@
 
 namespace tessera::cost {
 
+// Seconds of passes by what they are spent on.
+struct Spent {
+  double products = 0, attention = 0, elementwise = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0, replica_exchange = 0,
+         host = 0;
+
+  double exchange() const { return tensor_exchange + context_exchange + expert_exchange + replica_exchange; }
+  double total() const { return products + attention + elementwise + exchange() + host; }
+  Spent& operator+=(const Spent& other);
+};
+
 // One block on one rank under one strategy. Seconds include the exchanges that computing does not hide; where a clock plays exchanges
 // through (CostModel::plays_exchanges), those of a pass at their shortest.
 struct BlockLoad {
@@ -44,9 +54,9 @@ struct BlockLoad {
   double saved = 0;             // bytes of one micro-batch from its forward to its backward pass
   double saved_for_weight = 0;  // from the input half of its backward pass to the weight half
   double workspace = 0;         // bytes while it runs
-  // By what they are spent on, seconds of one micro-batch, both passes.
-  double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
-         replica_exchange = 0, parameter_exchange = 0, host = 0;
+  // Seconds of one micro-batch, both passes: without what is computed again and exchanges of parameters, and these.
+  Spent spent;
+  double again = 0, parameter_exchange = 0;
   double again_exchange = 0;  // of `again`
   // For a clock that plays exchanges through: those of a pass, one after the other, and the bytes that the block passes on.
   std::vector<model::Exchange> forward_played;
@@ -113,9 +123,8 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // Whether calibrations say the times of a device, or of all devices of a cluster: accelerators only, in 16 or fewer bits.
+  // Whether calibrations say the times of a device: accelerators only, in 16 or fewer bits.
   static bool calibrated(const cluster::Device& device, model::Precision precision);
-  static bool supports(const cluster::ClusterSpec& cluster, model::Precision precision);
 
   // What stands for these devices in the functions below.
   int add(StageDevices devices);
@@ -170,9 +179,9 @@ class CostModel {
     return message(bytes, from, width_from, to, width_to) + message(bytes, to, width_to, from, width_from);
   }
   // Of a stage and micro-batch, and of a step.
-  double micro_batch_host(int devices) const;
-  double step_host(int devices) const;
-  double weight_pass_bubble(int devices) const;
+  double micro_batch_host(int devices) const { return most_calibrated(devices, &profile::Calibration::micro_batch_host); }
+  double step_host(int devices) const { return most_calibrated(devices, &profile::Calibration::step_host); }
+  double weight_pass_bubble(int devices) const { return most_calibrated(devices, &profile::Calibration::weight_pass_bubble); }
   bool attention_is_fused(int devices) const;
   int domain(int devices) const;  // the most devices that an inside link joins, in the part where it joins fewest
   // Bytes of the buffers of messages, reductions and samples.
@@ -190,9 +199,6 @@ class CostModel {
   struct Group;
   struct Block;
   struct Pass;
-  struct Source;
-  CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, const Source& source,
-            Stack stack);
   // Stages of this width stand side by side. Where it neither divides a domain nor is a multiple of one, some of them begin within a
   // domain and end in the next: all of them are priced as if only so many ranks stood together as do wherever a stage begins.
   int standing(int devices, int width);
@@ -219,8 +225,7 @@ class CostModel {
   plan::Worker worker(const StageDevices::Part& part) const;
   int devices_of(const plan::Plan& plan, const plan::Stage& stage, const std::vector<plan::Worker>& workers);
   // The most over the parts of what calibrations say, 0 where they say nothing.
-  template <typename Value>
-  auto most_calibrated(int devices, const Value& value) const;
+  double most_calibrated(int devices, double profile::Calibration::*value) const;
   BlockLoad priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& strategy, std::int64_t samples);
   // The most over the parts.
   template <typename Value>
@@ -263,7 +268,5 @@ Seconds step_of(const plan::Plan& plan, CostModel& cost_model);
 std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model);
 // The terms of these of a rank by name; they add up to it.
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model);
-// What a stage's ranks hold, as blocks are priced: bytes against memory_limit of its devices.
-double bytes_held(const plan::Plan& plan, int stage, CostModel& cost_model);
 
 }  // namespace tessera::cost

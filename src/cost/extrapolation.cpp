@@ -126,6 +126,7 @@ std::string number_text(const std::string& name, double value) {
 struct Yardstick {
   const Extent& measured;
   bool own = true;  // of the device's own stack; otherwise of other accelerators
+  const char* never() const { return own ? "never measured under this stack" : "never measured on any accelerator"; }
 };
 
 Extrapolation beyond(const std::string& name, double value, const Yardstick& yardstick) {
@@ -133,7 +134,7 @@ Extrapolation beyond(const std::string& name, double value, const Yardstick& yar
   Extrapolation out{.quantity = name, .what = described(name, value), .part = quantity.part, .given = quantity.given, .value = value};
   const auto found = yardstick.measured.ranges.find(name);
   if (found == yardstick.measured.ranges.end()) {
-    out.reason = yardstick.own ? "never measured under this stack" : "never measured on any accelerator";
+    out.reason = yardstick.never();
     return out;
   }
   const Range& range = found->second;
@@ -196,7 +197,7 @@ void compare(const Extent& asked, const Yardstick& yardstick, std::vector<Extrap
                    .what = described(word),
                    .part = part == nullptr ? "" : part,
                    .given = part == nullptr,
-                   .reason = yardstick.own ? "never measured under this stack" : "never measured on any accelerator"});
+                   .reason = yardstick.never()});
   }
   compare_together(asked, yardstick, out);
 }

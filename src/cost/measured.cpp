@@ -106,7 +106,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.forward_exchange = exchanged(out.forward_played);
   out.backward_exchange = exchanged(out.backward_played);
   out.again_exchange = exchanged(time.cost.recomputed_exchanges);
-  out.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
+  out.spent.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
   out.again = time.again + out.again_exchange;
   out.forward = time.forward + out.forward_exchange;
   out.backward_weight = time.backward_weight;

@@ -41,13 +41,6 @@ int PricedPlan::part_of(int stage, int rank) const {
   return out;
 }
 
-int PricedPlan::pipeline_rank_of(int stage) const {
-  for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank)
-    for (int chunk = 0; chunk < pipeline_.chunks; ++chunk)
-      if (stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size) == stage) return pipeline_rank;
-  return stage % pipeline_.size;
-}
-
 double CostModel::buffers(int devices, const StageBuffers& of, int part) const {
   if (!plays_exchanges(devices)) {
     // Two receive buffers in each direction at the stage's ends: bytes for each sample that a rank has of a micro-batch.
@@ -146,13 +139,6 @@ std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, 
   throw Error(ErrorCode::internal, text("rank ", rank, " is in no stage"));
 }
 
-double bytes_held(const plan::Plan& plan, int stage, CostModel& cost_model) {
-  const PricedPlan priced(plan, cost_model);
-  double out = 0;
-  for (const auto& [name, bytes] : priced.terms(priced.pipeline_rank_of(stage), kAllParts)) out += static_cast<double>(bytes.value);
-  return out;
-}
-
 Bytes memory_limit(const cluster::Device& device) {
   return Bytes(static_cast<std::int64_t>(static_cast<double>(device.memory.value) * (device.is_cpu() ? kCpuUsable : kAcceleratorUsable)));
 }
@@ -163,6 +149,24 @@ std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterS
   for (const plan::Worker& worker : workers_of(plan, cluster))
     out.push_back(Bytes(memory_limit(cluster.groups[static_cast<std::size_t>(worker.group)].device).value / worker.neighbours));
   return out;
+}
+
+void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster) {
+  const std::vector<Bytes> limits = memory_limits(plan, cluster);
+  int worst = -1;
+  double most = 1;
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const double share = memory[static_cast<std::size_t>(rank)] / limits[static_cast<std::size_t>(rank)];
+    if (share <= most) continue;
+    most = share;
+    worst = rank;
+  }
+  if (worst < 0) return;
+  throw Error(ErrorCode::resource_exhausted,
+              text("the plan does not fit: rank ", worst, " would hold ", to_text(memory[static_cast<std::size_t>(worst)]),
+                   " at its peak, and may use ", to_text(limits[static_cast<std::size_t>(worst)])),
+              {.file = plan.where.file, .rank = worst, .block = {}}, {},
+              "more recomputation, a higher zero, more stages or smaller micro-batches need less; `tessera plan` finds a plan that fits");
 }
 
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,

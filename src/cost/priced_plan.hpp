@@ -60,7 +60,6 @@ class PricedPlan {
   std::vector<std::pair<std::string, Bytes>> terms(int pipeline_rank, int part) const;
   // Peak bytes by rank: the sum of its terms.
   std::vector<Bytes> memory() const;
-  int pipeline_rank_of(int stage) const;
 
  private:
   const plan::Plan& plan_;

@@ -18,10 +18,6 @@ bool CostModel::calibrated(const cluster::Device& device, model::Precision preci
   return precision != model::Precision::f32 && !device.is_cpu();
 }
 
-bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
-  return std::all_of(cluster.groups.begin(), cluster.groups.end(), [&](const auto& group) { return calibrated(group.device, precision); });
-}
-
 bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   return std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
     return !CostModel::calibrated(cluster.groups[static_cast<std::size_t>(place.group)].device, plan.precision);

@@ -70,8 +70,8 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
   for (const model::BlockSpec* block : blocks)
     if (!sequence_divides(*block, parts))
       refuse(run.where,
-             s.cp == 1 ? text("sequence_parallel with tp ", s.tp, ", which does not divide seq ", block->dim("seq"))
-                       : text("sequence_parallel with tp ", s.tp, " x cp ", s.cp, ", which do not divide seq ", block->dim("seq")),
+             text("sequence_parallel with tp ", s.tp, s.cp == 1 ? ", which does" : text(" x cp ", s.cp, ", which do"), " not divide seq ",
+                  block->dim("seq")),
              "degrees that divide seq, or sequence_parallel: false");
 }
 

@@ -16,16 +16,9 @@ std::string either(const std::set<std::int64_t, std::greater<>>& counts, const c
 }  // namespace
 
 const char* name_of(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::one_f_one_b: return "1f1b";
-    case Schedule::gpipe: return "gpipe";
-    case Schedule::interleaved: return "interleaved";
-    case Schedule::zb_h1: return "zb-h1";
-    case Schedule::zb_h2: return "zb-h2";
-    case Schedule::zb_v: return "zb-v";
-    case Schedule::dualpipe_v: return "dualpipe-v";
-  }
-  return "1f1b";
+  static constexpr const char* kNames[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"};  // by Schedule
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Schedule::dualpipe_v) + 1);
+  return kNames[static_cast<std::size_t>(schedule)];
 }
 
 std::string to_text(const Strategy& strategy) {

@@ -15,17 +15,25 @@ constexpr std::int64_t kMostSamples = 1 << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 constexpr double kMostSeconds = 1e6;  // of a token or a pass
 
-// "[a, b, c]" with one value a line, or on one line for scalars.
-std::string list(const std::vector<std::string>& items, const std::string& indent) {
-  if (items.empty()) return "[]";
-  std::string out = "[";
-  for (std::size_t i = 0; i < items.size(); ++i) out += text(i == 0 ? "\n" : ",\n", indent, "  ", items[i]);
-  return out + "\n" + indent + "]";
+// "[a, b, c]" with one value a line, of each item as `json` writes it.
+template <typename Items, typename Write>
+std::string list(const Items& items, const std::string& indent, const Write& json) {
+  std::string out;
+  for (const auto& item : items) out += text(out.empty() ? "\n" : ",\n", indent, "  ", json(item));
+  return out.empty() ? "[]" : "[" + out + "\n" + indent + "]";
 }
 
 std::string json_of(const RankPlace& place) {
   return text("{\"group\": ", place.group, ", \"node\": ", place.node, ", \"device\": ", place.device, ", \"threads\": ", place.threads,
               "}");
+}
+
+std::string json_of(const Server& server) { return text("{\"rank\": ", server.rank, ", \"threads\": ", server.threads, "}"); }
+
+std::string json_of(const std::vector<Slot>& order) {
+  std::vector<std::string> words;
+  for (const Slot& slot : order) words.push_back(to_text(slot));
+  return Json(words).dump();
 }
 
 // What is as by default is left out, but for what every reader wants to see.
@@ -44,23 +52,22 @@ std::string json_of(const StrategyRun& run) {
 }
 
 std::string json_of(const Stage& stage) {
-  std::vector<std::string> runs;
-  for (const StrategyRun& run : stage.runs) runs.push_back(json_of(run));
   std::string shares;
   for (const Share& share : stage.shares)
     shares += text(shares.empty() ? "" : ", ", "{\"ranks\": ", share.ranks, ", \"samples\": ", share.samples, "}");
   if (!shares.empty()) shares = text(", \"shares\": [", shares, "]");
-  return text("{\"ranks\": ", Json(stage.ranks).dump(), shares, ", \"blocks\": ", list(runs, "    "), "}");
+  const std::string runs = list(stage.runs, "    ", [](const StrategyRun& run) { return json_of(run); });
+  return text("{\"ranks\": ", Json(stage.ranks).dump(), shares, ", \"blocks\": ", runs, "}");
 }
 
 std::string json_of(const Prediction& prediction) {
-  std::vector<std::string> parts;
-  for (const auto& [name, seconds] : prediction.parts)
-    parts.push_back(text("{\"name\": ", Json(name).dump(), ", \"seconds\": ", Json(seconds.value).dump(), "}"));
+  const std::string parts = list(prediction.parts, "    ", [](const auto& part) {
+    return text("{\"name\": ", Json(part.first).dump(), ", \"seconds\": ", Json(part.second.value).dump(), "}");
+  });
   std::vector<std::int64_t> memory;
   for (Bytes bytes : prediction.memory) memory.push_back(bytes.value);
   return text("{\n    \"step_seconds\": ", Json(prediction.step.value).dump(), ",\n    \"bubble\": ", Json(prediction.bubble).dump(),
-              ",\n    \"memory_bytes\": ", Json(memory).dump(), ",\n    \"parts\": ", list(parts, "    "), "\n  }");
+              ",\n    \"memory_bytes\": ", Json(memory).dump(), ",\n    \"parts\": ", parts, "\n  }");
 }
 
 std::string json_of(const Lengths& lengths) {
@@ -135,12 +142,6 @@ Stage read_stage(const ConfigNode& node) {
   return stage;
 }
 
-std::string json_of(const std::vector<Slot>& order) {
-  std::vector<std::string> words;
-  for (const Slot& slot : order) words.push_back(to_text(slot));
-  return Json(words).dump();
-}
-
 Lengths read_lengths(const ConfigNode& node) {
   node.allow_only({"pass_seconds", "token_seconds", "pair_seconds", "groups"});
   const auto seconds = [](const ConfigNode& value) {
@@ -176,15 +177,8 @@ Prediction read_prediction(const ConfigNode& node) {
 }  // namespace
 
 std::string to_json(const Plan& plan) {
-  std::vector<std::string> ranks;
-  for (const RankPlace& place : plan.ranks) ranks.push_back(json_of(place));
-  std::vector<std::string> stages;
-  for (const Stage& stage : plan.stages) stages.push_back(json_of(stage));
-  std::vector<std::string> servers;
-  for (const Server& server : plan.servers) servers.push_back(text("{\"rank\": ", server.rank, ", \"threads\": ", server.threads, "}"));
-  std::vector<std::string> orders;
-  for (const auto& order : plan.order) orders.push_back(json_of(order));
-  const std::string order = orders.empty() ? "" : ",\n  \"order\": " + list(orders, "  ");
+  const auto write = [](const auto& item) { return json_of(item); };
+  const std::string order = plan.order.empty() ? "" : ",\n  \"order\": " + list(plan.order, "  ", write);
   std::string out = text(
       "{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
       ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
@@ -192,9 +186,9 @@ std::string to_json(const Plan& plan) {
       name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket_size.value,
       plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
       plan.staleness > 0 ? text(",\n  \"staleness\": ", plan.staleness) : "", plan.rows_ahead ? ",\n  \"rows_ahead\": true" : "",
-      servers.empty() ? std::string() : ",\n  \"servers\": " + list(servers, "  "),
-      plan.lengths ? ",\n  \"lengths\": " + json_of(*plan.lengths) : "", ",\n  \"ranks\": ", list(ranks, "  "),
-      ",\n  \"stages\": ", list(stages, "  "));
+      plan.servers.empty() ? std::string() : ",\n  \"servers\": " + list(plan.servers, "  ", write),
+      plan.lengths ? ",\n  \"lengths\": " + json_of(*plan.lengths) : "", ",\n  \"ranks\": ", list(plan.ranks, "  ", write),
+      ",\n  \"stages\": ", list(plan.stages, "  ", write));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
   return out + "\n}\n";
 }

@@ -26,6 +26,12 @@ constexpr std::int64_t kScalarBytes = 40;
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
+std::vector<int> all_ranks(const plan::Plan& plan) {
+  std::vector<int> ranks(plan.world_size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 // Where a rank stands.
 struct Seat {
   int pipeline_rank = 0;
@@ -93,7 +99,7 @@ class Compiler {
     passes_ = add_passes(forwards, pass_options(), program_);
     add_shard_exchanges(program_, passes_, -1, model::element_size(plan_.precision));
     if (reads_tables()) wait_for_pull(program_);
-    emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
+    emit(Op::reduce_norm, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward});
     return std::move(program_);
   }
 
@@ -153,23 +159,15 @@ class Compiler {
         add_data_group(run.strategy, true);
         add_expert_group(run);
       }
-    std::vector<int> world(plan_.world_size());
-    for (int rank = 0; rank < plan_.world_size(); ++rank) world[rank] = rank;
-    if (world.size() > 1) world_group_ = add_group("world", std::move(world));
+    if (plan_.world_size() > 1) world_group_ = add_group("world", all_ranks(plan_));
   }
 
   // One for each degree.
   void add_tensor_group(Cut& cut) {
     if (cut.tp_size == 1) return;
-    const auto known = std::find_if(program_.cuts.begin(), program_.cuts.end(),
-                                    [&](const Cut& other) { return other.tp_size == cut.tp_size && other.tensor_group >= 0; });
-    if (known != program_.cuts.end()) {
-      cut.tensor_group = known->tensor_group;
-      return;
-    }
-    const auto first = stage_.ranks.begin() + index_ / cut.tp_size * cut.tp_size;
+    const int replica = index_ / cut.tp_size;
     cut.tensor_group =
-        add_group(text("tp.stage", program_.stage, ".dp", index_ / cut.tp_size, degree_suffix(cut.tp_size)), {first, first + cut.tp_size});
+        group_named(text("tp.stage", program_.stage, ".dp", replica, degree_suffix(cut.tp_size)), replica * cut.tp_size, cut.tp_size, 1);
   }
 
   // One for each pair of degrees.
@@ -203,7 +201,11 @@ class Compiler {
   // The rank's group of `size` ranks of its stage, each `step` after the one before it, of blocks that tensor parallelism cuts by `tp`.
   int spaced_group(const char* kind, int size, int step, int tp) {
     const int first = index_ / (step * size) * step * size + index_ % step;
-    const std::string name = text(kind, size, ".stage", program_.stage, ".", first, degree_suffix(tp));
+    return group_named(text(kind, size, ".stage", program_.stage, ".", first, degree_suffix(tp)), first, size, step);
+  }
+
+  // The group of that name: `size` ranks of the rank's stage from index `first` on, each `step` after the one before it.
+  int group_named(const std::string& name, int first, int size, int step) {
     const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
     if (known != program_.groups.end()) return static_cast<int>(known - program_.groups.begin());
     std::vector<int> ranks;
@@ -324,7 +326,7 @@ class Compiler {
     bucket = {};
   }
 
-  void append(Bucket& bucket, int block, int parameter) {
+  void add_entry(Bucket& bucket, int block, int parameter) {
     const auto& spec = blocks_[block].spec->parameters[parameter];
     const plan::Strategy& strategy = strategy_of(block);
     const std::int64_t count =
@@ -338,7 +340,7 @@ class Compiler {
     std::vector<std::size_t> end(program_.chunks.size(), 0);
     for (std::size_t i = 0; i < order.size(); ++i) end[order[i].chunk] = i;
     std::vector<int> chunks(program_.chunks.size());
-    for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c] = static_cast<int>(c);
+    std::iota(chunks.begin(), chunks.end(), 0);
     std::stable_sort(chunks.begin(), chunks.end(), [&](int a, int b) { return end[a] < end[b]; });
     return chunks;
   }
@@ -376,12 +378,12 @@ class Compiler {
         if (tie != nullptr && home_of(*tie) != b) continue;
         if (tie != nullptr && is_elsewhere_too(*tie)) {
           Bucket alone;
-          append(alone, b, static_cast<int>(i));
+          add_entry(alone, b, static_cast<int>(i));
           if (!is_cut_alike(*tie)) alone.whole = block.spec->parameters[i].count();
           close_bucket(alone, true);
           tied_[static_cast<int>(program_.buckets.size()) - 1] = tie;
         } else {
-          append(is_spread(b, static_cast<int>(i)) ? experts : bucket, b, static_cast<int>(i));
+          add_entry(is_spread(b, static_cast<int>(i)) ? experts : bucket, b, static_cast<int>(i));
         }
       }
     }
@@ -389,9 +391,14 @@ class Compiler {
     close_bucket(experts);
   }
 
-  int emit(Instruction instruction) {
-    program_.instructions.push_back(std::move(instruction));
-    return static_cast<int>(program_.instructions.size()) - 1;
+  // Of all of a bucket; `bytes` of its buffer.
+  int emit(Op op, int bucket, int group, Bytes bytes, std::vector<int> after, bool finishes_previous = false) {
+    return append(program_, {op, -1, -1, -1, -1, bucket, group, bytes, std::move(after), {}, finishes_previous});
+  }
+  // What brings the parameters of a sharded bucket after its step, where passes do not.
+  int emit_gather(int bucket, int step, bool finishes_previous = false) {
+    const Bucket& of = program_.buckets[bucket];
+    return emit(Op::gather_parameters, bucket, of.group, of.count * model::element_size(plan_.precision), {step}, finishes_previous);
   }
 
   // What a stage of this rank exchanges of the tensors before `block`.
@@ -410,11 +417,7 @@ class Compiler {
 
   // Beside the group of the passes, whose exchanges do not queue behind messages.
   int gather_group(int stage, int tp) {
-    const auto first = stage_.ranks.begin() + index_ / tp * tp;
-    const std::string name = text("inputs.stage", stage, ".", index_ / tp, "of", stage_.width() / tp);
-    for (std::size_t g = 0; g < program_.groups.size(); ++g)
-      if (program_.groups[g].name == name) return static_cast<int>(g);
-    return add_group(name, {first, first + tp});
+    return group_named(text("inputs.stage", stage, ".", index_ / tp, "of", stage_.width() / tp), index_ / tp * tp, tp, 1);
   }
 
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
@@ -462,7 +465,7 @@ class Compiler {
 
   // All that hold a parameter add their gradients: those of equal index where all of them cut it alike, and elsewhere all of them, each its
   // part of the whole.
-  Instruction tied_reduction(int index, const Tie& tie, std::vector<int> ready) {
+  int reduce_tied(int index, const Tie& tie, std::vector<int> ready) {
     const Bucket& bucket = program_.buckets[index];
     const bool alike = bucket.whole == 0;
     std::vector<int> ranks;
@@ -475,7 +478,7 @@ class Compiler {
     // Stages may pad it to different lengths.
     const std::int64_t count = alike ? bucket.entries.front().count : bucket.whole;
     const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
-    return {Op::reduce_tied, -1, -1, -1, -1, index, group, count * Bytes(4), std::move(ready)};
+    return emit(Op::reduce_tied, index, group, count * Bytes(4), std::move(ready));
   }
 
   // Steps the buckets that blocks [first, last) use first; what the blocks wait for.
@@ -492,19 +495,8 @@ class Compiler {
   // Steps a bucket with the gradients of the step before; `gathers` get what then brings its parameters. Returns the step.
   int finish_previous(int index, std::vector<int>& gathers) {
     const Bucket& bucket = program_.buckets[index];
-    const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-    if (bucket.sharded() && bucket.zero < 3)
-      gathers.push_back(emit({Op::gather_parameters,
-                              -1,
-                              -1,
-                              -1,
-                              -1,
-                              index,
-                              bucket.group,
-                              bucket.count * model::element_size(plan_.precision),
-                              {step},
-                              {},
-                              true}));
+    const int step = emit(Op::optimizer_step, index, -1, {}, {}, true);
+    if (bucket.sharded() && bucket.zero < 3) gathers.push_back(emit_gather(index, step, true));
     return step;
   }
 
@@ -528,27 +520,26 @@ class Compiler {
         steps[index] = finish_previous(index, gathers);
         ready.push_back(steps[index]);
       }
-      if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
+      if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {reduce_tied(index, *tied->second, ready)};
       if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
         ready = {reduced->second};
       else if (bucket.group >= 0 && bucket.whole == 0)
-        ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
+        ready = {emit(Op::reduce_gradients, index, bucket.group, bucket.count * element, ready)};
       if (bucket.across >= 0 && bucket.whole == 0)
-        ready = {emit({Op::reduce_shards, -1, -1, -1, -1, index, bucket.across, bucket.shard_count() * element, ready})};
+        ready = {emit(Op::reduce_shards, index, bucket.across, bucket.shard_count() * element, ready)};
       // Computing of the step before is over anyway.
       if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
         program_.instructions[steps.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
-    norm_ = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
-                  program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
+    norm_ =
+        emit(Op::reduce_norm, -1, world_group_, Bytes(kScalarBytes), program_.delayed ? std::vector<int>{passes_.last_forward} : reduced);
     if (program_.delayed) return;
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
-      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {norm_}});
-      if (bucket.sharded() && bucket.zero < 3)
-        emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}});
+      const int step = emit(Op::optimizer_step, index, -1, {}, {norm_});
+      if (bucket.sharded() && bucket.zero < 3) emit_gather(index, step);
     }
   }
 
@@ -594,12 +585,6 @@ std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& m
     programs.push_back(build(compiler));
   }
   return programs;
-}
-
-std::vector<int> all_ranks(const plan::Plan& plan) {
-  std::vector<int> ranks(plan.world_size());
-  for (int rank = 0; rank < plan.world_size(); ++rank) ranks[rank] = rank;
-  return ranks;
 }
 
 }  // namespace

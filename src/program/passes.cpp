@@ -31,11 +31,6 @@ class Writer {
  private:
   using Key = std::pair<int, int>;  // chunk, micro-batch
 
-  int emit(Instruction instruction) {
-    program_.instructions.push_back(std::move(instruction));
-    return static_cast<int>(program_.instructions.size()) - 1;
-  }
-
   const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
   const StagePeers& peers(const Slot& slot) const { return options_.peers[slot.chunk]; }
   // Whom the pass reads from and writes to.
@@ -44,6 +39,14 @@ class Writer {
   }
   const Boundary& target(const Slot& slot) const {
     return slot.part == Backward::weight ? none_ : slot.forward ? peers(slot).next : peers(slot).previous;
+  }
+
+  int message(Op op, const Slot& slot, int block, const Peer& peer, std::vector<int> after) {
+    const int index =
+        append(program_, {op, slot.micro_batch, block, chunk(slot).last_block, peer.rank, -1, -1, peer.bytes, std::move(after)});
+    program_.instructions.back().offset = peer.offset;
+    program_.instructions.back().crossed = peer.crossed;
+    return index;
   }
 
   void alone(const Slot& slot) {
@@ -65,22 +68,20 @@ class Writer {
     const int block = slot.forward ? chunk(slot).first_block : chunk(slot).last_block;
     const Op op = slot.forward ? Op::receive_activation : Op::receive_gradient;
     std::vector<int> out;
-    for (const auto& [peer, offset, bytes, crossed] : source(slot).peers) {
-      if (peer == program_.rank) {
+    for (const Peer& from : source(slot).peers) {
+      if (from.rank == program_.rank) {
         const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
         return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
       }
       // Two receive buffers: the one in use, and the one that fills meanwhile.
-      const std::vector<int>& readers = readers_[{peer, op}];
+      const std::vector<int>& readers = readers_[{from.rank, op}];
       std::vector<int> free;
       if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
-      out.push_back(emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, free}));
-      program_.instructions.back().offset = offset;
-      program_.instructions.back().crossed = crossed;
+      out.push_back(message(op, slot, block, from, free));
     }
     if (const Boundary& from = source(slot); from.gather_group >= 0)
-      return {emit({slot.forward ? Op::gather_activation : Op::gather_gradient, slot.micro_batch, block, chunk(slot).last_block, -1, -1,
-                    from.gather_group, from.gathered, std::move(out)})};
+      return {append(program_, {slot.forward ? Op::gather_activation : Op::gather_gradient, slot.micro_batch, block, chunk(slot).last_block,
+                                -1, -1, from.gather_group, from.gathered, std::move(out)})};
     return out;
   }
 
@@ -97,7 +98,7 @@ class Writer {
   int forward(const Slot& slot, std::vector<int> needs) {
     int index = -1;
     const auto pass = [&](int first, int last) {
-      index = emit({Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
+      index = append(program_, {Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
       needs = {index};
     };
     if (options_.before_first_use && opened_.insert(slot.chunk).second) {
@@ -126,7 +127,7 @@ class Writer {
     int last = -1;
     for (const int lower : final ? options_.cuts[slot.chunk] : std::vector<int>{begin}) {
       if (lower >= upper) continue;
-      last = emit({op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
+      last = append(program_, {op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
       needs = {last};
       upper = lower;
       if (final) result_.completes[slot.chunk][lower] = last;
@@ -138,19 +139,9 @@ class Writer {
   void send(const Slot& slot, int after) {
     const int block = slot.forward ? chunk(slot).last_block : chunk(slot).first_block;
     std::vector<int> sent;
-    for (const auto& [peer, offset, bytes, crossed] : target(slot).peers) {
-      if (peer == program_.rank) continue;
-      sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient,
-                           slot.micro_batch,
-                           block,
-                           chunk(slot).last_block,
-                           peer,
-                           -1,
-                           -1,
-                           bytes,
-                           {after}}));
-      program_.instructions.back().offset = offset;
-      program_.instructions.back().crossed = crossed;
+    for (const Peer& to : target(slot).peers) {
+      if (to.rank == program_.rank) continue;
+      sent.push_back(message(slot.forward ? Op::send_activation : Op::send_gradient, slot, block, to, {after}));
     }
     if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }
@@ -168,6 +159,11 @@ class Writer {
 };
 
 }  // namespace
+
+int append(Program& program, Instruction instruction) {
+  program.instructions.push_back(std::move(instruction));
+  return static_cast<int>(program.instructions.size()) - 1;
+}
 
 PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program) {
   return Writer(options, program).write(order);

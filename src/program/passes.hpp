@@ -29,6 +29,9 @@ struct PassOptions {
   bool cut_first_use = false;  // whether that pass is cut at the same blocks
 };
 
+// Appends to the instructions of a program. Returns the index.
+int append(Program& program, Instruction instruction);
+
 struct PassResult {
   int last_forward = -1;  // index of the last forward pass
   // By chunk: the lowest block of each piece of the last backward pass, and the index of the instruction that completes its gradients.

@@ -4,29 +4,18 @@
 
 namespace tessera::program {
 
-const char* name_of(Op op) {
-  switch (op) {
-    case Op::forward: return "forward";
-    case Op::backward: return "backward";
-    case Op::backward_input: return "backward_input";
-    case Op::backward_weight: return "backward_weight";
-    case Op::send_activation: return "send_activation";
-    case Op::receive_activation: return "receive_activation";
-    case Op::send_gradient: return "send_gradient";
-    case Op::receive_gradient: return "receive_gradient";
-    case Op::gather_activation: return "gather_activation";
-    case Op::gather_gradient: return "gather_gradient";
-    case Op::reduce_tied: return "reduce_tied";
-    case Op::reduce_gradients: return "reduce_gradients";
-    case Op::reduce_shards: return "reduce_shards";
-    case Op::reduce_norm: return "reduce_norm";
-    case Op::optimizer_step: return "optimizer_step";
-    case Op::gather_parameters: return "gather_parameters";
-    case Op::pull_rows: return "pull_rows";
-    case Op::push_rows: return "push_rows";
-  }
-  return "?";
-}
+namespace {
+
+// By Op.
+constexpr const char* kNames[] = {
+    "forward",       "backward",         "backward_input",    "backward_weight",   "send_activation", "receive_activation",
+    "send_gradient", "receive_gradient", "gather_activation", "gather_gradient",   "reduce_tied",     "reduce_gradients",
+    "reduce_shards", "reduce_norm",      "optimizer_step",    "gather_parameters", "pull_rows",       "push_rows"};
+static_assert(std::size(kNames) == static_cast<std::size_t>(Op::push_rows) + 1);
+
+}  // namespace
+
+const char* name_of(Op op) { return kNames[static_cast<std::size_t>(op)]; }
 
 bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;

@@ -37,7 +37,7 @@ class ShardWriter {
       if (is_pass(instruction.op)) {
         add_pass(instruction, pass++, static_cast<int>(i));
       } else {
-        place_[i] = emit(std::move(instruction));
+        place_[i] = append(program_, std::move(instruction));
         if (const Instruction& made = program_.instructions.back(); made.op == Op::optimizer_step) steps_[made.bucket] = place_[i];
       }
     }
@@ -51,11 +51,6 @@ class ShardWriter {
   }
 
  private:
-  int emit(Instruction instruction) {
-    program_.instructions.push_back(std::move(instruction));
-    return static_cast<int>(program_.instructions.size()) - 1;
-  }
-
   // Fills cut_, whose dependencies are indices into it, and end_.
   void cut() {
     for (const Instruction& instruction : program_.instructions) {
@@ -119,8 +114,8 @@ class ShardWriter {
         continue;
       if (!held_.insert(b).second) continue;
       const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
-      gathered_[b] =
-          emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
+      gathered_[b] = append(
+          program_, {Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
     }
   }
 
@@ -148,7 +143,7 @@ class ShardWriter {
         held_.erase(b);
       }
     const Instruction made = pass;
-    last_pass_ = place_[static_cast<std::size_t>(index)] = emit(std::move(pass));
+    last_pass_ = place_[static_cast<std::size_t>(index)] = append(program_, std::move(pass));
     if (is_backward(made.op)) reduce(made);
   }
 
@@ -159,8 +154,8 @@ class ShardWriter {
       // What is added up must be there.
       std::vector<int> after = {last_pass_};
       if (const auto before = reduced_.find(b); before != reduced_.end()) after.push_back(before->second);
-      reduced_[b] = under_way_[b] =
-          emit({Op::reduce_gradients, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * Bytes(4), std::move(after)});
+      reduced_[b] = under_way_[b] = append(
+          program_, {Op::reduce_gradients, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * Bytes(4), std::move(after)});
     }
   }
 

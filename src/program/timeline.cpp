@@ -5,15 +5,14 @@
 #include <string>
 #include <tuple>
 
+#include "program/streams.hpp"
+
 namespace tessera::program {
 namespace {
 
 using Intervals = std::vector<Interval>;
 
-bool is_message(Op op) {
-  return op == Op::send_activation || op == Op::receive_activation || op == Op::send_gradient || op == Op::receive_gradient;
-}
-bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
+bool is_receive(Op op) { return is_message(op) && !is_send(op); }
 
 // In order, without overlap.
 Intervals united(Intervals intervals) {

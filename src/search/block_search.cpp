@@ -54,7 +54,6 @@ class Search {
                   text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
-    expanded_ = 0;
     unseen_ = std::min(waiting_.empty() ? kNever : waiting_.front().bound, ready_.empty() ? kNever : (*ready_.begin())->bound);
     ended_ = unseen_ <= best_step() * (1 - problem_.tolerance) * (1 + kEqual);
     if (!ended_) unseen_ = kNever;
@@ -247,7 +246,6 @@ class Search {
     for (std::size_t i = 0; i < count; ++i) {
       Outcome& outcome = outcomes[i];
       used += outcome.used;
-      expanded_ += outcome.used > 0 ? 1 : 0;
       if (outcome.skipped || outcome.unproven) unseen_ = std::min(unseen_, batch[i]->bound);
       ended_ |= outcome.skipped;
       if (!outcome.found) continue;
@@ -326,7 +324,6 @@ class Search {
     sort_found();
     BlockAnswer out;
     out.considered = considered_;
-    out.expanded = expanded_;
     out.complete = !ended_;
     if (!problem_.space.uniform) out.bound = std::min(unseen_, incumbents_.front() * (1 - problem_.tolerance));
     std::set<const Outer*> taken;
@@ -350,7 +347,6 @@ class Search {
   std::vector<std::unique_ptr<OuterSolver>> solvers_;
   std::vector<double> incumbents_ = {kNever};  // by family
   std::int64_t rough_effort_ = 0;
-  std::int64_t expanded_ = 0;
   double unseen_ = kNever;  // no plan that was not looked at is faster
   bool ended_ = false;      // effort or time ran out
   std::vector<Found> found_;

@@ -47,7 +47,6 @@ enum class SequenceParallel { never, where_it_divides, always };
 struct BlockSpace {
   GivenDegrees given = {};
   std::vector<int> zero = {0, 1, 2, 3};
-  bool sharding_groups = true;  // ZeRO may shard over the replicas that one domain of the inside link holds, with copies across
   std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
   // Interleaved and V-shaped ones put several stages on a rank, where all ranks stand on the same devices.
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2,
@@ -58,25 +57,20 @@ struct BlockSpace {
   int most_context = 64;
   std::optional<model::ContextKind> context = {};  // of context parallelism; no value: either
   int most_stages = 1 << 30;
-  std::int64_t most_micro_batches = std::int64_t{1} << 60;
-  bool offload = true;  // optimizer states may move to the host
-  // Blocks of one kind within a stage may have different degrees (tp, cp); otherwise only blocks of different kinds.
-  bool mixed_degrees = true;
-  bool mixed_groups = true;        // several groups in one plan
-  bool uneven_batch = true;        // several groups in one stage, each with its share of the batch
-  bool pipelines_in_nodes = true;  // all stages of a group on every one of its nodes, so that only replicas cross the network
-  // The parts of a block on different nodes (domains of the inside link) and its replicas together, beside the other way round: in
-  // a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor parallelism.
-  bool replicas_in_nodes = true;
+  bool offload = true;       // optimizer states may move to the host
+  bool mixed_groups = true;  // several groups in one plan, and in one stage, each with its share of the batch
   // Nodes of a group may be left out, its last ones: of a group alone any number; beside other groups any, or all but a round number, as
   // there is room for in a list. Otherwise every group of a plan works as a whole.
   bool idle_nodes = true;
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
   // By group of the cluster: the ways to deal a node to ranks. Of a group without any, and where this is empty: a rank on each device.
   std::vector<std::vector<NodeRanks>> node_ranks = {};
-  // Every block of a plan that is not whole has the same dp, tp, cp and zero, and every stage as many ranks: what can be simulated where
-  // exchanges are played through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may leave the domain of
-  // the inside link; groups side by side hold replicas of the whole model.
+  // False: ZeRO may also shard over the replicas that one domain of the inside link holds, with copies across; all stages of a group may
+  // stand on every one of its nodes, so that only replicas cross the network; and the parts of a block on different nodes (domains of the
+  // inside link) and its replicas together, in a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor
+  // parallelism. True: every block of a plan that is not whole has the same dp, tp, cp and zero, and every stage as many ranks: what can be
+  // simulated where exchanges are played through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may
+  // leave the domain of the inside link; groups side by side hold replicas of the whole model.
   bool uniform = false;
   double memory = 1;  // share of what devices have for a plan
 };
@@ -110,7 +104,6 @@ struct BlockAnswer {
   // Seconds; no plan of the space is faster. 0 where time ran out early, and in a uniform space.
   double bound = 0;
   std::int64_t considered = 0;  // outer choices that there was time for
-  std::int64_t expanded = 0;    // of these, not ruled out by their bound
   bool complete = true;         // false: effort or time ran out, or it was stopped
 };
 

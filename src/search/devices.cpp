@@ -89,7 +89,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   if (!devices.uniform) return out;
   out.uniform = true;
   out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));
-  out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
+  out.offload = false;
   if (!job.parallel.sequence_parallel) out.sequence_parallel = SequenceParallel::never;
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
   if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1};

@@ -40,6 +40,13 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
 
+std::string nodes_text(const plan::Plan& plan, const plan::Stage& stage, const cluster::ClusterSpec& cluster) {
+  const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
+  const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+  const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+  return group + range_text(low.node, high.node);
+}
+
 // Of stages on several kinds of device, who takes how much of each micro-batch; stages alike in this said once.
 std::string shares_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   std::string out;
@@ -120,11 +127,8 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
       }
     }
     const plan::Stage& stage = plan.stages[static_cast<std::size_t>(stages.front())];
-    const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-    const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
-    const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
     for (const Run& run : runs)
-      table.add({series(stages), range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
+      table.add({series(stages), range_text(stage.ranks.front(), stage.ranks.back()), nodes_text(plan, stage, cluster),
                  run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
                  run_text(plan, stage, *run.first, cluster)});
   }
@@ -136,13 +140,9 @@ std::string listing(const plan::Plan& plan, const std::vector<model::BlockInstan
                     int columns) {
   Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
   for (const plan::Stage& stage : plan.stages)
-    for (const plan::StrategyRun& run : stage.runs) {
-      const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-      const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
-      const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+    for (const plan::StrategyRun& run : stage.runs)
       table.add({block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                 group + range_text(low.node, high.node), run_text(plan, stage, run, cluster)});
-    }
+                 nodes_text(plan, stage, cluster), run_text(plan, stage, run, cluster)});
   return table.text(columns);
 }
 

@@ -23,34 +23,24 @@ class Neighbours {
     for (const GroupCut& cut : outer_.groups)
       for (const cost::StageDevices::Part& part : cost_model_.parts_of(cut.devices).parts) taken.insert(part.group);
     for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
-      if (!taken.contains(static_cast<int>(g)) && allowed(static_cast<int>(g))) add(static_cast<int>(g));
+      if (!taken.contains(static_cast<int>(g)) && may_use(problem_, static_cast<int>(g))) add(static_cast<int>(g));
     return std::move(out_);
   }
 
  private:
-  bool allowed(int group) const {
-    const std::vector<int>& groups = problem_.space.groups;
-    return problem_.cluster.groups[static_cast<std::size_t>(group)].device.has(problem_.precision) &&
-           (groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end());
-  }
-
-  double speed_of(int group) const {
-    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
-    return of.device.peak_of(problem_.precision).value * of.speed_of(0);
-  }
   double speed_of(const Outer& outer) const {
     double out = 0;
     for (const GroupCut& cut : outer.groups) {
       const std::vector<cost::StageDevices::Part>& parts = cost_model_.parts_of(cut.devices).parts;
       for (const cost::StageDevices::Part& part : parts)
-        out += cut.stages * (parts.size() == 1 ? cut.width : part.ranks) * speed_of(part.group);
+        out += cut.stages * (parts.size() == 1 ? cut.width : part.ranks) * search::speed_of(problem_, part.group);
     }
     return out;
   }
 
   void add(int group) {
     for (const std::int64_t micro_batches : {outer_.micro_batches, 2 * outer_.micro_batches, outer_.micro_batches / 2}) {
-      if (micro_batches == 0 || problem_.global_batch % micro_batches != 0 || micro_batches > problem_.space.most_micro_batches ||
+      if (micro_batches == 0 || problem_.global_batch % micro_batches != 0 ||
           !GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches) || !cuts_divide(micro_batches))
         continue;
       for (const GroupCut& cut : cuts_of(group, micro_batches))
@@ -78,7 +68,9 @@ class Neighbours {
         out.push_back({group, static_cast<int>(width), stages});
         break;
       }
-    const auto unlike = [&](const GroupCut& cut) { return std::abs(std::log(cut.width * speed_of(group) / stage_speed_)); };
+    const auto unlike = [&](const GroupCut& cut) {
+      return std::abs(std::log(cut.width * search::speed_of(problem_, group) / stage_speed_));
+    };
     std::stable_sort(out.begin(), out.end(), [&](const GroupCut& a, const GroupCut& b) { return unlike(a) < unlike(b); });
     out.resize(std::min(out.size(), kWidths));
     return out;

@@ -27,27 +27,27 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   const int devices = cost_model.devices_of(plan, stage);
   const auto seq = static_cast<double>(job.model.dim("seq"));
   const int widest = stage.runs.front().strategy.cp;
+  // Of a block whose sequences so many ranks share.
+  const auto load_of = [&](int block, plan::Strategy strategy, int degree) {
+    strategy.dp = strategy.copies() / degree;
+    strategy.cp = degree;
+    return cost_model.block(cost_model.repeat_of()[static_cast<std::size_t>(block)], devices, strategy, strategy.dp);
+  };
   plan::Lengths out;
   for (const std::int64_t degree : plan::divisors_of(widest)) {
     if (!job.parallel.flexible_groups && degree != widest) continue;
     double exchange = 0;
     for (const plan::StrategyRun& run : stage.runs)
       for (int b = run.first; b < run.last; ++b) {
-        plan::Strategy strategy = run.strategy;
-        strategy.dp = strategy.dp * strategy.cp / static_cast<int>(degree);
-        strategy.cp = static_cast<int>(degree);
-        const cost::BlockLoad load = cost_model.block(cost_model.repeat_of()[static_cast<std::size_t>(b)], devices, strategy, strategy.dp);
+        const cost::BlockLoad load = load_of(b, run.strategy, static_cast<int>(degree));
         exchange += load.forward_exchange + load.backward_exchange;
       }
     out.groups.push_back({static_cast<int>(degree), degree == 1 ? 0 : exchange * static_cast<double>(degree) / seq});
   }
   for (const plan::StrategyRun& run : stage.runs)
     for (int b = run.first; b < run.last; ++b) {
-      plan::Strategy strategy = run.strategy;
-      strategy.dp *= strategy.cp;
-      strategy.cp = 1;
       const int repeat = cost_model.repeat_of()[static_cast<std::size_t>(b)];
-      const cost::BlockLoad load = cost_model.block(repeat, devices, strategy, strategy.dp);
+      const cost::BlockLoad load = load_of(b, run.strategy, 1);
       const double seconds = load.forward + load.backward() - load.forward_exchange - load.backward_exchange;
       const double share = attention_share(job.model.repeats[static_cast<std::size_t>(repeat)].block);
       out.token += seconds * (1 - share) / seq;

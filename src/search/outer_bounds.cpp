@@ -1,5 +1,6 @@
 // What no plan of an outer choice is faster than, where the closed form is its price.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -85,10 +86,8 @@ OuterSolver::Kinds OuterSolver::kinds_of(const Outer& outer) {
 std::vector<double> OuterSolver::shares_of(const Kinds& kinds) const {
   std::vector<double> out;
   double base = 0;
-  for (const StageFronts* kind : kinds) {
-    double work = 0;
-    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r)
-      work += problem_.model.repeats[r].count * kind->least_busy(static_cast<int>(r));
+  for (StageFronts* const kind : kinds) {
+    const double work = sum_of_least(std::array{kind}, [](const StageFronts* of, int repeat) { return of->least_busy(repeat); });
     if (out.empty()) base = work;
     out.push_back(work > 0 && base > 0 ? base / work : 1);
   }
@@ -99,23 +98,11 @@ bool OuterSolver::too_large(const Outer& outer) {
   double room = 0;
   for (const GroupCut& cut : outer.groups)
     room += cut.stages * (problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices));
-  double bytes = 0;
-  for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
-    double least = kNever;
-    for (const GroupCut& cut : outer.groups) least = std::min(least, fronts(outer, cut).least_bytes(static_cast<int>(r)));
-    bytes += problem_.model.repeats[r].count * least;
-  }
-  return bytes > room;
+  return sum_of_least(outer.groups, [&](const GroupCut& cut, int repeat) { return fronts(outer, cut).least_bytes(repeat); }) > room;
 }
 
 double OuterSolver::least_warm_up(const Kinds& kinds) const {
-  double out = 0;
-  for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
-    double least = kNever;
-    for (const StageFronts* kind : kinds) least = std::min(least, kind->least_warm_up(static_cast<int>(r)));
-    out += problem_.model.repeats[r].count * least;
-  }
-  return out;
+  return sum_of_least(kinds, [](const StageFronts* kind, int repeat) { return kind->least_warm_up(repeat); });
 }
 
 double OuterSolver::host(const Outer& outer) const {

@@ -59,8 +59,8 @@ class Choices {
   explicit Choices(const BlockProblem& problem) : problem_(problem) {}
 
   OuterChoices list() {
-    for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
-      if (problem_.cluster.groups[g].device.has(problem_.precision) && allowed(static_cast<int>(g))) usable_.push_back(static_cast<int>(g));
+    for (int g = 0; g < static_cast<int>(problem_.cluster.groups.size()); ++g)
+      if (may_use(problem_, g)) usable_.push_back(g);
     out_.able = !usable_.empty();
     for (const int group : usable_) {
       std::vector<Team> teams = {{{group}}};
@@ -89,7 +89,7 @@ class Choices {
       if ((set & taken) != 0) continue;
       const bool several = (set & (set - 1)) != 0;
       const std::size_t most = set + 1 == sets ? kMostAllJoined : kMostJoined;
-      if (several && (!problem_.space.uneven_batch || usable_.size() > most)) continue;
+      if (several && usable_.size() > most) continue;
       if (usable_.size() > kMostOrdered && set < taken) continue;
       teams.emplace_back();
       for (std::size_t i = 0; i < usable_.size(); ++i)
@@ -97,11 +97,6 @@ class Choices {
       list_teams(teams, taken | set);
       teams.pop_back();
     }
-  }
-
-  bool allowed(int group) const {
-    const std::vector<int>& groups = problem_.space.groups;
-    return groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end();
   }
 
   const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[static_cast<std::size_t>(group)]; }
@@ -185,8 +180,7 @@ class Choices {
   void list_micro_batches(const std::vector<Team>& teams, int stages) {
     side_by_side_ = std::any_of(teams.begin(), teams.end(), [](const Team& team) { return team.groups.size() > 1; });
     for (const std::int64_t micro_batches : plan::divisors_of(problem_.global_batch))
-      if (micro_batches <= problem_.space.most_micro_batches && GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches))
-        list_cuts(teams, {}, stages, micro_batches);
+      if (GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches)) list_cuts(teams, {}, stages, micro_batches);
   }
 
   void list_cuts(const std::vector<Team>& teams, std::vector<GroupCut> cuts, int stages, std::int64_t micro_batches) {
@@ -281,9 +275,7 @@ class Choices {
       std::vector<SharePart> parts;
       for (std::size_t i = 0; i < team.groups.size(); ++i) {
         const int ranks = team.working[i].devices() / team.stages;
-        const cluster::ResourceGroup& group = group_at(team.groups[i]);
-        const double speed = group.device.peak_of(problem_.precision).value * group.speed_of(0);
-        parts.push_back({ranks, ranks * std::max(1, team.working[i].ranks.threads) * speed});
+        parts.push_back({ranks, ranks * std::max(1, team.working[i].ranks.threads) * speed_of(problem_, team.groups[i])});
       }
       std::vector<int> out;
       for (const std::vector<std::int64_t>& shares :
@@ -304,10 +296,10 @@ class Choices {
     std::vector<int> out = {group};
     const int domain = group_at(group).domain();
     const bool several_domains = working > domain && working % domain == 0;
-    if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0)
+    if (!problem_.space.uniform && team.stages > 1 && several_domains && domain % team.stages == 0)
       out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
     const int width = working / team.stages;
-    const bool may_deal = problem_.space.replicas_in_nodes && problem_.cluster.groups.size() == 1 && problem_.space.most_tensor > 1;
+    const bool may_deal = !problem_.space.uniform && problem_.cluster.groups.size() == 1 && problem_.space.most_tensor > 1;
     if (may_deal && domain > 1 && width > domain && width % domain == 0 && width / domain <= kMostDealt) {
       cost::StageDevices dealt{{{group, 0, 0}}};
       dealt.dealt_over = width / domain;
@@ -364,6 +356,36 @@ std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::in
 int round_number(int nodes) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(nodes)));
   return power > 1 && power / 2 * 3 <= nodes ? power / 2 * 3 : power;
+}
+
+bool may_use(const BlockProblem& problem, int group) {
+  const std::vector<int>& groups = problem.space.groups;
+  return problem.cluster.groups[static_cast<std::size_t>(group)].device.has(problem.precision) &&
+         (groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end());
+}
+
+double speed_of(const BlockProblem& problem, int group) {
+  const cluster::ResourceGroup& of = problem.cluster.groups[static_cast<std::size_t>(group)];
+  return of.device.peak_of(problem.precision).value * of.speed_of(0);
+}
+
+plan::Plan frame_of(const BlockProblem& problem, std::int64_t micro_batches, plan::Schedule schedule) {
+  plan::Plan plan;
+  plan.model_fingerprint = problem.model.fingerprint();
+  plan.cluster_fingerprint = problem.cluster.fingerprint();
+  plan.precision = problem.precision;
+  plan.global_batch = problem.global_batch;
+  plan.rows_ahead = problem.rows_ahead;
+  plan.micro_batches = micro_batches;
+  plan.schedule = schedule;
+  return plan;
+}
+
+void add_block(plan::Stage& stage, int block, const plan::Strategy& strategy) {
+  if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
+    ++stage.runs.back().last;
+  else
+    stage.runs.push_back({block, block + 1, strategy});
 }
 
 OuterChoices outer_choices(const BlockProblem& problem) { return Choices(problem).list(); }

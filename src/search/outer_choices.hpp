@@ -63,5 +63,14 @@ int round_number(int nodes);
 // How wide a stage on a group of the cluster can be: tp x cp x dp that divide every block and so many samples of a micro-batch.
 std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::int64_t samples);
 OuterChoices outer_choices(const BlockProblem& problem);
+// Whether the space allows a group of the cluster, and its devices compute in the precision.
+bool may_use(const BlockProblem& problem, int group);
+// Of one of its devices, to compare groups by.
+double speed_of(const BlockProblem& problem, int group);
+
+// A plan without ranks and stages.
+plan::Plan frame_of(const BlockProblem& problem, std::int64_t micro_batches, plan::Schedule schedule);
+// Adds the next block of a stage.
+void add_block(plan::Stage& stage, int block, const plan::Strategy& strategy);
 
 }  // namespace tessera::search

@@ -182,14 +182,7 @@ double OuterSolver::message(const Outer& outer, const GroupCut& from, const Grou
 
 plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
   const std::vector<const GroupCut*>& cuts = of.cuts;
-  plan::Plan plan;
-  plan.model_fingerprint = problem_.model.fingerprint();
-  plan.cluster_fingerprint = problem_.cluster.fingerprint();
-  plan.precision = problem_.precision;
-  plan.global_batch = problem_.global_batch;
-  plan.rows_ahead = problem_.rows_ahead;
-  plan.micro_batches = outer.micro_batches;
-  plan.schedule = outer.schedule;
+  plan::Plan plan = search::frame_of(problem_, outer.micro_batches, outer.schedule);
   int of_cut = 0;
   std::map<int, int> next;  // device of each group
   for (std::size_t s = 0; s < cuts.size(); ++s) {
@@ -214,22 +207,12 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
   return plan;
 }
 
-void OuterSolver::add_runs(plan::Stage& stage, int first, std::span<const plan::Strategy> strategies) {
-  for (const plan::Strategy& strategy : strategies) {
-    if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
-      ++stage.runs.back().last;
-    else
-      stage.runs.push_back({first, first + 1, strategy});
-    ++first;
-  }
-}
-
 plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
   plan::Plan plan = frame_of(outer, of);
   int first = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s, tail = tail->next) {
-    add_runs(plan.stages[s], first, of.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}));
-    first = tail->end;
+    for (const plan::Strategy& strategy : of.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}))
+      add_block(plan.stages[s], first++, strategy);
   }
   return plan;
 }

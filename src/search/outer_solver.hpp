@@ -113,6 +113,17 @@ class OuterSolver {
   // Whether the blocks do not fit all stages' memory together, however they are dealt.
   bool too_large(const Outer& outer);
   double least_warm_up(const Kinds& kinds) const;
+  // Over all blocks, of what each takes at least on one of `on`: `least(one of them, repeat)`.
+  template <typename On, typename Least>
+  double sum_of_least(const On& on, const Least& least) const {
+    double out = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double each = kNever;
+      for (const auto& one : on) each = std::min(each, least(one, static_cast<int>(r)));
+      out += problem_.model.repeats[r].count * each;
+    }
+    return out;
+  }
   double host(const Outer& outer) const;
 
   StageFronts& fronts(const Outer& outer, const GroupCut& cut);
@@ -120,7 +131,6 @@ class OuterSolver {
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block);
   // What a plan of the outer choice is, but for its stages' blocks. Each stage here is a pipeline rank.
   plan::Plan frame_of(const Outer& outer, const Stages& of);
-  static void add_runs(plan::Stage& stage, int first, std::span<const plan::Strategy> strategies);
   plan::Plan plan_of(const Outer& outer, const Stages& of, const Tail* tail);
 
   // Of outer choices with several stages a rank.

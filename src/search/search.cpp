@@ -87,19 +87,7 @@ class PlanSearch {
   // The best plan of each degrees.
   SearchResult run_uniform() {
     SearchResult out;
-    BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
-    problem.top = options_.top;
-    if (options_.seconds > 0) {
-      problem.effort = 0;
-      problem.seconds = kOfBlocks * options_.seconds;
-    }
-    BlockAnswer answer = searched_or_refused(problem);
-    out.considered = answer.considered;
-    if (answer.plans.empty()) {
-      check_stopped();
-      const auto [factor, smallest] = smallest_plan();
-      throw nothing_fits(factor, smallest);
-    }
+    BlockAnswer answer = search_all(options_.top, out);
     std::set<std::string> fitting;
     for (plan::Plan& plan : answer.plans) {
       const std::string family = family_of(plan);
@@ -161,41 +149,40 @@ class PlanSearch {
   }
 
   void search_blocks(SearchResult& out) {
-    BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
-    problem.top = kClose;
-    if (options_.seconds > 0) {
-      problem.effort = 0;
-      problem.seconds = kOfBlocks * options_.seconds;
-    }
-    BlockAnswer best = searched_or_refused(problem);
-    out.considered = best.considered;
+    BlockAnswer best = search_all(kClose, out);
     out.bound = best.bound;
-    if (best.plans.empty()) {
-      check_stopped();
-      const auto [factor, smallest] = smallest_plan();
-      throw nothing_fits(factor, smallest);
-    }
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
   }
 
-  BlockAnswer searched_or_refused(BlockProblem problem) const {
+  // The search of the whole space, which has found some plan.
+  BlockAnswer search_all(int top, SearchResult& out) {
+    BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
+    problem.top = top;
     problem.watch = options_.watch;
+    if (options_.seconds > 0) {
+      problem.effort = 0;
+      problem.seconds = kOfBlocks * options_.seconds;
+    }
+    BlockAnswer answer;
     try {
-      return search(problem);
+      answer = search(problem);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_config || !fixed()) throw;
       throw nothing_divides();
     }
+    out.considered = answer.considered;
+    if (answer.plans.empty()) {
+      if (is_set(stop())) throw Error(ErrorCode::interrupted, "stopped before the search had found a plan");
+      const auto [factor, smallest] = smallest_plan();
+      throw nothing_fits(factor, smallest);
+    }
+    return answer;
   }
 
   double seconds_left() const { return options_.seconds - (options_.clock->now() - begin_).value; }
   const std::atomic<bool>* stop() const { return options_.watch != nullptr ? &options_.watch->stop : nullptr; }
   bool out_of_time() const { return is_set(stop()) || (options_.seconds > 0 && seconds_left() <= 0); }
-  // Where there is no plan yet.
-  void check_stopped() const {
-    if (is_set(stop())) throw Error(ErrorCode::interrupted, "stopped before the search had found a plan");
-  }
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 

@@ -212,14 +212,12 @@ plan::Plan OuterSolver::plan_of(const Outer& outer, const RankEntries& ranks) {
     const auto at = static_cast<std::size_t>(rank);
     const std::vector<Segment>& segments = ranks.segments[at];
     const std::vector<plan::Strategy> strategies = fronts(outer, outer.groups.front()).strategies(*ranks.entries[at], segments);
-    std::size_t first = 0;
+    auto strategy = strategies.begin();
     for (int chunk = 0; chunk < placement.chunks; ++chunk) {
       const Segment& segment = segments[static_cast<std::size_t>(chunk)];
-      const auto count = static_cast<std::size_t>(segment.last - segment.first);
       plan::Stage& stage = stages[static_cast<std::size_t>(stage_at(placement.schedule, rank, chunk, placement.ranks))];
       stage = plan.stages[at];
-      add_runs(stage, segment.first, std::span(strategies).subspan(first, count));
-      first += count;
+      for (int block = segment.first; block < segment.last; ++block) add_block(stage, block, *strategy++);
     }
   }
   plan.stages = std::move(stages);

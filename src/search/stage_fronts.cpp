@@ -29,8 +29,7 @@ void thin(std::vector<const StageEntry*>& entries) {
 
 StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks, plan::Schedule schedule,
                          int chunks, const StageOptions& options, Effort& effort, std::pmr::memory_resource& memory)
-    : problem_(problem),
-      cost_model_(cost_model),
+    : cost_model_(cost_model),
       effort_(effort),
       ranks_(ranks),
       listed_(options),
@@ -186,7 +185,6 @@ StageFronts::Chain StageFronts::extended(const Target& target, const Range& rang
   const int repeat = repeat_of(block);
   const std::vector<BlockOption>& options = listed_.blocks[static_cast<std::size_t>(repeat)];
   const InFlight& tables = *range.tables;
-  const bool keep_degrees = block > range.segment.first && !problem_.space.mixed_degrees && repeat_of(block - 1) == repeat;
   const double rest = tables.bytes_before[static_cast<std::size_t>(range.segment.last)] -
                       tables.bytes_before[static_cast<std::size_t>(block) + 1] + range.bytes_behind;
   std::vector<std::vector<StageEntry>> made(listed_.layouts.size());
@@ -198,7 +196,6 @@ StageFronts::Chain StageFronts::extended(const Target& target, const Range& rang
         if (target.shared_tp > 0 && shares_parameters_[static_cast<std::size_t>(repeat)] &&
             listed_.layouts[static_cast<std::size_t>(layout)].tp != target.shared_tp)
           continue;
-        if (keep_degrees && layout != static_cast<int>(from)) continue;
         const StageEntry next = with(*entry, target, range, block, static_cast<int>(from), o);
         if (bound(target, range, block + 1, next, 0) > target.most) continue;
         if (target.memory && (bytes(next, target) + rest > target.limit ||

@@ -57,7 +57,7 @@ struct StageEntry {
   double bytes() const { return fixed + saved + workspace; }
 };
 
-// Not thread-safe. The problem and the loads must outlive it.
+// Not thread-safe. The cost model and the options must outlive it.
 class StageFronts {
  public:
   // `chunks`: stages of a rank. `front` throws Effort::OutOfEffort when there is none left.
@@ -170,7 +170,6 @@ class StageFronts {
   template <typename Visit>
   void for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const;
 
-  const BlockProblem& problem_;
   cost::CostModel& cost_model_;
   Effort& effort_;
   StageRanks ranks_;

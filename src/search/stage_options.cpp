@@ -50,12 +50,11 @@ class Lister {
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
-          plan::Strategy strategy;
-          strategy.dp = static_cast<int>(dp);
-          strategy.tp = static_cast<int>(tp);
-          strategy.cp = static_cast<int>(cp);
-          strategy.ep = static_cast<int>(ep);
-          strategy.sequence_parallel = *sequence_parallel;
+          plan::Strategy strategy{.dp = static_cast<int>(dp),
+                                  .tp = static_cast<int>(tp),
+                                  .sequence_parallel = *sequence_parallel,
+                                  .cp = static_cast<int>(cp),
+                                  .ep = static_cast<int>(ep)};
           if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
           for (const model::ContextKind context : contexts_of(space, block, tp, cp)) {
             strategy.context = context;
@@ -108,7 +107,7 @@ class Lister {
   std::vector<std::pair<int, int>> sharding_of(const plan::Strategy& strategy) const {
     if (strategy.copies() == 1) return {{0, 0}};
     if (problem_.space.uniform) return {{ranks_.fixed.zero, 0}};
-    const int group = problem_.space.sharding_groups ? sharding_group(cost_model_, ranks_.devices, strategy) : 0;
+    const int group = sharding_group(cost_model_, ranks_.devices, strategy);
     std::vector<std::pair<int, int>> out;
     for (const int zero : problem_.space.zero) {
       out.emplace_back(zero, 0);
@@ -121,11 +120,7 @@ class Lister {
     const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(),
                                     [&](const plan::Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
     if (found != out_.layouts.end()) return static_cast<int>(found - out_.layouts.begin());
-    plan::Strategy degrees;
-    degrees.dp = strategy.dp;
-    degrees.tp = strategy.tp;
-    degrees.cp = strategy.cp;
-    out_.layouts.push_back(degrees);
+    out_.layouts.push_back({.dp = strategy.dp, .tp = strategy.tp, .cp = strategy.cp});
     return static_cast<int>(out_.layouts.size()) - 1;
   }
 

@@ -121,12 +121,7 @@ class Templates {
       for (const model::Recompute recompute : problem_.space.recompute) {
         if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && cost_model_.attention_is_fused(space_.group))
           continue;
-        plan::Strategy strategy;
-        strategy.dp = dp;
-        strategy.tp = tp;
-        strategy.cp = cp;
-        strategy.zero = zero;
-        strategy.recompute = recompute;
+        plan::Strategy strategy{.dp = dp, .tp = tp, .zero = zero, .recompute = recompute, .cp = cp};
         consider(pipeline, strategy);
         if (!space_.sharding_groups || zero == 0) continue;
         strategy.shards = sharding_group(cost_model_, space_.group, strategy);
@@ -141,11 +136,7 @@ class Templates {
     const std::vector<model::Recompute>& may = problem_.space.recompute;
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
       if (std::find(may.begin(), may.end(), recompute) == may.end()) return;
-    plan::Strategy strategy;
-    strategy.dp = dp;
-    strategy.tp = tp;
-    strategy.cp = cp;
-    strategy.zero = zero;
+    plan::Strategy strategy{.dp = dp, .tp = tp, .zero = zero, .cp = cp};
     const std::vector<BlockShare> none = blocks_under(strategy, pipeline);
     strategy.recompute = model::Recompute::full;
     const std::vector<BlockShare> full = blocks_under(strategy, pipeline);
@@ -259,12 +250,8 @@ class Templates {
 
   // `layers`: of each stage, the first ones, are computed again where the strategy says so.
   plan::Plan made(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers) {
-    plan::Plan plan;
-    plan.model_fingerprint = model_;
-    plan.cluster_fingerprint = cluster_;
-    plan.precision = problem_.precision;
-    plan.global_batch = problem_.global_batch;
-    plan.rows_ahead = problem_.rows_ahead;
+    if (!frame_) frame_ = frame_of(problem_, 1, {});
+    plan::Plan plan = *frame_;
     plan.micro_batches = pipeline.micro_batches;
     plan.schedule = pipeline.placement.schedule;
     plan.ranks = ranks();
@@ -276,10 +263,7 @@ class Templates {
       for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
         plan::Strategy here = strategy_of(b, strategy);
         if (b - cuts[static_cast<std::size_t>(s)] >= layers) here.recompute = model::Recompute::none;
-        if (!stage.runs.empty() && stage.runs.back().strategy == here)
-          ++stage.runs.back().last;
-        else
-          stage.runs.push_back({b, b + 1, here});
+        add_block(stage, b, here);
       }
       plan.stages.push_back(std::move(stage));
     }
@@ -312,8 +296,7 @@ class Templates {
   const cluster::ResourceGroup& group_;
   const LeastWork work_{problem_, cost_model_};
   int devices_ = 0;  // that work
-  const std::string model_ = problem_.model.fingerprint();
-  const std::string cluster_ = problem_.cluster.fingerprint();
+  std::optional<plan::Plan> frame_;
   std::vector<plan::RankPlace> ranks_;
   std::optional<plan::Plan> best_;
 };

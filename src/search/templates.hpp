@@ -16,7 +16,7 @@ struct TemplateSpace {
   int group = 0;
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::interleaved};
   std::vector<int> zero = {0, 1};
-  bool sharding_groups = false;  // as in BlockSpace
+  bool sharding_groups = false;  // ZeRO may shard over the replicas that one domain holds
   int most_tensor = 1 << 30;
   int most_context = 1;
   int most_stages = 1 << 30;

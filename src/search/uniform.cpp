@@ -27,12 +27,7 @@ bool whole_backward(plan::Schedule schedule) { return schedule == plan::Schedule
 }  // namespace
 
 double OuterSolver::least_step(const Outer& outer) {
-  double total = 0;
-  for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
-    double least = kNever;
-    for (const GroupCut& cut : outer.groups) least = std::min(least, passes(outer, cut, static_cast<int>(r)));
-    total += problem_.model.repeats[r].count * least;
-  }
+  const double total = sum_of_least(outer.groups, [&](const GroupCut& cut, int repeat) { return passes(outer, cut, repeat); });
   const auto m = static_cast<double>(outer.micro_batches);
   return whole_backward(outer.schedule) ? total / (1 - std::pow(1 - 1 / m, outer.stages())) : total / outer.stages() * m;
 }
@@ -86,11 +81,9 @@ Found OuterSolver::refined(Found found) {
 
 double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) {
   const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
-  plan::Strategy strategy;
-  strategy.tp = static_cast<int>(tensor_of(problem_.space, block, outer.fixed.tensor));
-  strategy.cp = outer.fixed.context;
-  strategy.dp = cut.width / (strategy.tp * strategy.cp);
-  strategy.zero = outer.fixed.zero;
+  const int tp = static_cast<int>(tensor_of(problem_.space, block, outer.fixed.tensor));
+  const int cp = outer.fixed.context;
+  plan::Strategy strategy{.dp = cut.width / (tp * cp), .tp = tp, .zero = outer.fixed.zero, .cp = cp};
   strategy.sequence_parallel = sequence_parallel_of(problem_.space, block, strategy.tp, strategy.cp).value_or(false);
   double least = kNever;
   for (const model::ContextKind context : contexts_of(problem_.space, block, strategy.tp, strategy.cp)) {

@@ -57,9 +57,7 @@ Compute ModelCosts::compute(int index, const Instruction& instruction) {
 
 Compute ModelCosts::alone(int index, const Instruction& instruction) {
   const Program& program = programs_[index];
-  return instruction.op != Op::optimizer_step ? pass(index, instruction)
-         : plays(program.stage)               ? played_step(program, instruction.bucket)
-                                              : step(program, instruction.bucket);
+  return instruction.op != Op::optimizer_step ? pass(index, instruction) : step(program, instruction.bucket);
 }
 
 // What servers of its host work in a step is spread evenly over what the rank computes in it.
@@ -74,12 +72,9 @@ double ModelCosts::beside_servers(int index) {
   double computing = 0;
   for (const Instruction& instruction : program.instructions)
     if (program::is_compute(instruction.op)) computing += alone(index, instruction).seconds;
-  int threads = 0;
-  for (const plan::Server& server : plan_.servers) threads += server.threads;
-  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(program.rank)];
-  const cluster::Device& device = cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device;
+  const cluster::Device& device = group_of(program.rank).device;
   if (computing <= 0 || !device.shares_host()) return out;
-  const double served = lookups_ * (pull->server.median + push->server.median) * here / threads / speed_of(program.rank);
+  const double served = lookups_ * (pull->server.median + push->server.median) * here / server_threads() / speed_of(program.rank);
   return out = 1 + served / std::max(1, device.cores) / computing;
 }
 
@@ -141,13 +136,6 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
   return out;
 }
 
-Compute ModelCosts::played_step(const Program& program, int index) const {
-  const program::Bucket& bucket = program.buckets[index];
-  Compute out;
-  out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program), bucket.shard_count());
-  return out;
-}
-
 Compute ModelCosts::step(const Program& program, int bucket) const {
   // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
   const auto first_with = [&](int block) {
@@ -158,6 +146,10 @@ Compute ModelCosts::step(const Program& program, int bucket) const {
     return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
   };
   Compute out;
+  if (plays(program.stage)) {
+    out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program), program.buckets[bucket].shard_count());
+    return out;
+  }
   if (bucket == 0) out.seconds = cost_model_.step_host(priced_.devices(program.stage));
   int last = -1;
   for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
@@ -219,8 +211,7 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   if (each == nullptr) return {};
   const double own = static_cast<double>(instruction.bytes.value) / static_cast<double>(row_bytes_);
   const int rank = programs_[index].rank;
-  int threads = 0;
-  for (const plan::Server& server : plan_.servers) threads += server.threads;
+  const int threads = server_threads();
   // Ranks that read tables do so together: each server has its part of all that they ask for.
   double latency = 0, wire = 0, served = 0;
   for (const plan::Server& server : plan_.servers) {
@@ -238,25 +229,22 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
   int busy = 1;
   for (const plan::RankPlace& other : plan_.ranks)
-    if (other.group == place.group && other.node == place.node) busy += other.threads;
-  if (busy > cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device.cores && out.seconds > 0)
-    out.slows = out.slowed = 1 + client / out.seconds / std::max(1, place.threads);
+    if (on_one_host(other, place)) busy += other.threads;
+  if (busy > group_of(rank).device.cores && out.seconds > 0) out.slows = out.slowed = 1 + client / out.seconds / std::max(1, place.threads);
+  return out;
+}
+
+int ModelCosts::server_threads() const {
+  int out = 0;
+  for (const plan::Server& server : plan_.servers) out += server.threads;
   return out;
 }
 
 int ModelCosts::server_threads(int rank) const {
-  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
   int out = 0;
-  for (const plan::Server& server : plan_.servers) {
-    const plan::RankPlace& other = plan_.ranks[static_cast<std::size_t>(server.rank)];
-    if (other.group == place.group && other.node == place.node) out += server.threads;
-  }
+  for (const plan::Server& server : plan_.servers)
+    if (on_one_host(plan_.ranks[static_cast<std::size_t>(server.rank)], plan_.ranks[static_cast<std::size_t>(rank)])) out += server.threads;
   return out;
-}
-
-double ModelCosts::speed_of(int rank) const {
-  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
-  return cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].speed_of(place.node);
 }
 
 program::MemoryBudget ModelCosts::memory(int index) {

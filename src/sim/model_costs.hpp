@@ -37,13 +37,17 @@ class ModelCosts final : public Costs {
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
   int part_of(const program::Program& program) const;
-  double speed_of(int rank) const;     // of its host
+  const cluster::ResourceGroup& group_of(int rank) const {
+    return cost_model_.cluster().groups[static_cast<std::size_t>(plan_.ranks[static_cast<std::size_t>(rank)].group)];
+  }
+  double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[static_cast<std::size_t>(rank)].node); }  // of its host
+  bool on_one_host(const plan::RankPlace& a, const plan::RankPlace& b) const { return a.group == b.group && a.node == b.node; }
+  int server_threads() const;          // of all hosts
   int server_threads(int rank) const;  // on its host
   // Computing of a program takes so many times as long as its rank's host also serves rows.
   double beside_servers(int program);
   Compute alone(int program, const program::Instruction& instruction);  // not beside servers
   Compute pass(int program, const program::Instruction& instruction);
-  Compute played_step(const program::Program& program, int bucket) const;
   Compute step(const program::Program& program, int bucket) const;
 
   const std::vector<program::Program>& programs_;

@@ -25,35 +25,28 @@ std::vector<SharedLinks::Physical> SharedLinks::physical_of_collective(const Gro
       out.push_back({Resource::Kind::bus, place.group, place.node, -1, true});
       continue;
     }
-    for (const bool outward : {true, false})
-      out.push_back({shared ? Resource::Kind::adapter : Resource::Kind::port, place.group, place.node, shared ? -1 : rank, outward});
+    for (const bool outward : {true, false}) out.push_back(end_of(rank, outward, shared));
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
 
-std::vector<SharedLinks::Physical> SharedLinks::physical_of_message(const Group& pair) const {
+SharedLinks::Physical SharedLinks::end_of(int rank, bool outward, bool shared) const {
+  const plan::RankPlace& place = plan_.ranks[rank];
+  return {shared ? Resource::Kind::adapter : Resource::Kind::port, place.group, place.node, shared ? -1 : rank, outward};
+}
+
+// Not `each`: ports alone.
+std::vector<SharedLinks::Physical> SharedLinks::physical_of_message(const Group& pair, bool each) const {
   const plan::RankPlace& from = plan_.ranks[pair[0]];
   const plan::RankPlace& to = plan_.ranks[pair[1]];
   const bool one_node = from.group == to.group && from.node == to.node;
-  if (one_node && cluster_.groups[from.group].inside.shared) return {{Resource::Kind::bus, from.group, from.node, -1, true}};
+  if (each && one_node && cluster_.groups[from.group].inside.shared) return {{Resource::Kind::bus, from.group, from.node, -1, true}};
   std::vector<Physical> out;
   for (const bool outward : {true, false}) {
     const int rank = pair[outward ? 0 : 1];
-    const plan::RankPlace& place = plan_.ranks[rank];
-    const bool shared = !one_node && cluster_.groups[place.group].network.shared;
-    out.push_back({shared ? Resource::Kind::adapter : Resource::Kind::port, place.group, place.node, shared ? -1 : rank, outward});
-  }
-  return out;
-}
-
-std::vector<SharedLinks::Physical> SharedLinks::ports_of_message(const Group& pair) const {
-  std::vector<Physical> out;
-  for (const bool outward : {true, false}) {
-    const int rank = pair[outward ? 0 : 1];
-    const plan::RankPlace& place = plan_.ranks[rank];
-    out.push_back({Resource::Kind::port, place.group, place.node, rank, outward});
+    out.push_back(end_of(rank, outward, each && !one_node && cluster_.groups[plan_.ranks[rank].group].network.shared));
   }
   return out;
 }
@@ -111,7 +104,7 @@ const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& se
     groups.clear();
     for (std::size_t i = 0; i < from.ranks.size(); ++i) groups.push_back({from.ranks[i], plan_.stages[peer_stage].ranks[i]});
   }
-  return found->second = uses(groups, [&](const Group& pair) { return each ? physical_of_message(pair) : ports_of_message(pair); });
+  return found->second = uses(groups, [&](const Group& pair) { return physical_of_message(pair, each); });
 }
 
 const std::vector<Use>& SharedLinks::of_collective(int program, int group, Op op) {

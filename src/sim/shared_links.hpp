@@ -45,8 +45,9 @@ class SharedLinks {
     auto operator<=>(const Physical&) const = default;
   };
 
-  std::vector<Physical> physical_of_message(const Group& pair) const;
-  std::vector<Physical> ports_of_message(const Group& pair) const;
+  // One end of a transfer of a rank: its node's adapter, or a port of its own.
+  Physical end_of(int rank, bool outward, bool shared) const;
+  std::vector<Physical> physical_of_message(const Group& pair, bool each) const;
   std::vector<Physical> physical_of_collective(const Group& ranks) const;
   template <typename PhysicalOf>
   std::vector<Use> uses(const std::vector<Group>& groups, const PhysicalOf& physical_of);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "base/log.hpp"
 #include "cost/cost.hpp"
@@ -12,7 +13,6 @@
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
 #include "sim/model_costs.hpp"
-#include "sim/stage_times.hpp"
 
 namespace tessera::sim {
 namespace {
@@ -45,11 +45,35 @@ void add_shares(Result& result, const std::vector<program::Program>& programs, c
   }
 }
 
-std::vector<int> identity(std::size_t count) {
-  std::vector<int> out(count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<int>(i);
-  return out;
-}
+// Costs given directly.
+class GivenCosts final : public Costs {
+ public:
+  GivenCosts(const std::vector<program::Program>& programs, const plan::StageTimes& times) : programs_(programs), times_(times) {}
+
+  Compute compute(int index, const program::Instruction& instruction) override {
+    using program::Op;
+    if (instruction.op == Op::optimizer_step) return {};
+    const program::Chunk& chunk = programs_[index].chunks[programs_[index].chunk_of(instruction.first_block)];
+    const double share = static_cast<double>(instruction.last_block - instruction.first_block) / (chunk.last_block - chunk.first_block);
+    double seconds = 0;
+    if (instruction.op == Op::forward) seconds += times_.forward.value;
+    if (instruction.op == Op::backward || instruction.op == Op::backward_input) seconds += times_.backward_input.value;
+    if (instruction.op == Op::backward || instruction.op == Op::backward_weight) seconds += times_.backward_weight.value;
+    return {.seconds = seconds * share, .exposed = {}};
+  }
+  Transfer message(int, const program::Instruction&) override { return {.seconds = times_.message.value, .uses = {}}; }
+  Transfer collective(int, const program::Instruction&) override { return {}; }
+  Transfer rows(int, const program::Instruction&) override { return {}; }
+  program::MemoryBudget memory(int index) override {
+    program::MemoryBudget budget;
+    budget.chunks.assign(programs_[index].chunks.size(), {1, 1});
+    return budget;
+  }
+
+ private:
+  const std::vector<program::Program>& programs_;
+  const plan::StageTimes& times_;
+};
 
 constexpr Seconds Spent::*kSpent[] = {&Spent::forward,  &Spent::backward,  &Spent::recompute,  &Spent::optimizer, &Spent::in_passes,
                                       &Spent::messages, &Spent::gradients, &Spent::parameters, &Spent::rows};
@@ -182,7 +206,9 @@ Result run(const std::vector<program::Program>& programs, const plan::StageTimes
   GivenCosts costs(programs, times);
   Result result = run_programs(
       programs, [](int rank) { return rank; }, costs);
-  add_shares(result, programs, identity(programs.size()));
+  std::vector<int> each(programs.size());
+  std::iota(each.begin(), each.end(), 0);
+  add_shares(result, programs, each);
   return result;
 }
 

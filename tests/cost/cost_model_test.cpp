@@ -90,7 +90,7 @@ TEST(CostModel, WholeExpertsHoldAsMuchAndSendLess) {
     return CostModel(model, cluster, model::Precision::bf16).block(1, 0, strategy, 16);
   };
   EXPECT_NEAR(layer(true, 8).weights, layer(false, 4).weights, 1);
-  EXPECT_LT(layer(true, 8).expert_exchange, layer(false, 8).expert_exchange);
+  EXPECT_LT(layer(true, 8).spent.expert_exchange, layer(false, 8).spent.expert_exchange);
 }
 
 // What the model says of attention, dropout and what is kept counts; the stack decides only what it leaves open.

@@ -13,6 +13,7 @@
 #include "base/expect_error.hpp"
 #include "base/random.hpp"
 #include "cost/cost_model.hpp"
+#include "cost/priced_plan.hpp"
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan_helper.hpp"
@@ -263,14 +264,22 @@ class Enumeration {
     return !problem_.model.tied_embeddings || first.ranks != last.ranks || first.runs.front().strategy.tp == last.runs.back().strategy.tp;
   }
 
+  // What a stage's ranks hold, as blocks are priced: bytes against memory_limit of its devices.
+  double bytes_held(const plan::Plan& plan, const plan::Stage& stage) const {
+    const auto first = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const auto& other) { return other.ranks == stage.ranks; });
+    double out = 0;
+    for (const auto& [name, bytes] :
+         cost::PricedPlan(plan, cost_model_).terms(static_cast<int>(first - plan.stages.begin()), cost::kAllParts))
+      out += static_cast<double>(bytes.value);
+    return out;
+  }
+
   void price(const plan::Plan& plan) {
     if (--left_ < 0 || !shares_alike(plan)) return;
     const plan::Prediction prediction = cost::predict(plan, cost_model_);
-    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-      const plan::Stage& stage = plan.stages[s];
+    for (const plan::Stage& stage : plan.stages) {
       const auto rank = static_cast<std::size_t>(stage.ranks.front());
-      const double bytes =
-          stage.shares.empty() ? static_cast<double>(prediction.memory[rank].value) : bytes_held(plan, static_cast<int>(s), cost_model_);
+      const double bytes = stage.shares.empty() ? static_cast<double>(prediction.memory[rank].value) : bytes_held(plan, stage);
       if (bytes > cost_model_.memory_limit(plan.ranks[rank].group)) return;
     }
     best_ = std::min(best_, prediction.step.value);

@@ -375,16 +375,16 @@ TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
   c.plan = make_plan(c.job.model, c.cluster, {{0, 6, {{.dp = 8, .tp = 2}}}});
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
-  const auto load = [&](double cost::BlockLoad::*seconds) {
+  const auto load = [&] {
     cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
-    return cost_model.block(1, cost_model.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8).*seconds;
+    return cost_model.block(1, cost_model.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8);
   };
-  const double parts = load(&cost::BlockLoad::tensor_exchange);
-  const double replicas = load(&cost::BlockLoad::exchange);
+  const double parts = load().spent.tensor_exchange;
+  const double replicas = load().exchange;
   for (int i = 0; i < 16; ++i) c.plan.stages[0].ranks[i] = i % 2 * 8 + i / 2;
   plan::check(c.plan, c.job, c.cluster);
-  EXPECT_GT(load(&cost::BlockLoad::tensor_exchange), 2 * parts);
-  EXPECT_LT(load(&cost::BlockLoad::exchange), replicas / 2);
+  EXPECT_GT(load().spent.tensor_exchange, 2 * parts);
+  EXPECT_LT(load().exchange, replicas / 2);
   const double predicted = priced(c).step.value;
   EXPECT_NEAR(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value / predicted, 1, 1e-9);
 }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/error.hpp"
 #include "interop/galvatron/galvatron.hpp"
 
 namespace tessera::interop::galvatron {
@@ -51,6 +52,8 @@ double overlapped(double message, double backward, double rate, double slowdown)
 // Embedding or head: one pass beside communication.
 double embedding_overlap(double communication, double compute, double slowdown);
 
+// That a plan cannot be priced, and why.
+Error impossible(const Settings& settings, const std::string& message, const std::string& expected);
 // Whether the profile knows all degrees of a strategy for a layer, or for the embedding.
 bool has_layer(const Inputs& inputs, const Strategy& strategy);
 bool has_embedding(const Inputs& inputs, const Strategy& strategy);

@@ -20,15 +20,9 @@ struct Frame {
   int ranks() const { return width() / least_split; }
   int samples() const { return global_batch / ranks(); }
   int micro_batch_size() const { return (samples() + chunks - 1) / chunks; }
-  bool divides() const {
-    return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() &&
-           chunks == (samples() + micro_batch_size() - 1) / micro_batch_size();
-  }
+  bool divides() const { return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() && chunks == real_chunks(); }
   // Galvatron cuts like torch.chunk: so many equal pieces and a smaller one, perhaps fewer than asked for.
-  int real_chunks() const {
-    const int each = (samples() + chunks - 1) / chunks;
-    return (samples() + each - 1) / each;
-  }
+  int real_chunks() const { return (samples() + micro_batch_size() - 1) / micro_batch_size(); }
 };
 
 double rate(const std::map<int, double>& rates, const Profile& profile, int devices, int size) {
@@ -250,18 +244,15 @@ PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) 
 }
 
 void check(const Inputs& inputs, const Plan& plan) {
-  const auto refuse = [&](const std::string& message, const std::string& expected) {
-    throw Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {inputs.settings.file.string(), 0, 0, -1, {}},
-                expected);
-  };
+  const Settings& settings = inputs.settings;
   const int pp = static_cast<int>(plan.division.size()), layers = inputs.settings.layers;
   if (static_cast<int>(plan.layers.size()) != layers || std::accumulate(plan.division.begin(), plan.division.end(), 0) != layers)
-    refuse(text(plan.layers.size(), " layers in ", pp, " stages"), text("the model's ", layers, " layers"));
+    throw impossible(settings, text(plan.layers.size(), " layers in ", pp, " stages"), text("the model's ", layers, " layers"));
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (plan.layers[i].pp != pp || !has_layer(inputs, plan.layers[i]))
-      refuse(text("the profile lacks layer ", i, ": ", to_text(plan.layers[i])), "degrees that were profiled");
+      throw impossible(settings, text("the profile lacks layer ", i, ": ", to_text(plan.layers[i])), "degrees that were profiled");
   if (!has_embedding(inputs, plan.embedding))
-    refuse("the profile lacks the embedding: " + to_text(plan.embedding), "degrees that were profiled");
+    throw impossible(settings, "the profile lacks the embedding: " + to_text(plan.embedding), "degrees that were profiled");
 }
 
 }  // namespace
@@ -305,9 +296,8 @@ PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
     if (!best || (cost.fits && !best->fits) || (cost.fits == best->fits && cost.step < best->step)) best = cost;
   }
   if (!best)
-    throw Error(ErrorCode::invalid_config,
-                text("the plan cannot be priced: ", plan.chunks, " micro-batches of a batch of ", plan.global_batch),
-                {inputs.settings.file.string(), 0, 0, -1, {}}, "a batch that its ranks and chunks divide");
+    throw impossible(inputs.settings, text(plan.chunks, " micro-batches of a batch of ", plan.global_batch),
+                     "a batch that its ranks and chunks divide");
   return *best;
 }
 

@@ -9,10 +9,6 @@
 namespace tessera::interop::galvatron {
 namespace {
 
-Error impossible(const Settings& settings, const std::string& message, const std::string& expected) {
-  return Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {settings.file.string(), 0, 0, -1, {}}, expected);
-}
-
 void check(const Inputs& inputs, const Plan& plan) {
   const Settings& settings = inputs.settings;
   const int pp = static_cast<int>(plan.division.size());
@@ -36,6 +32,10 @@ void check(const Inputs& inputs, const Plan& plan) {
 }
 
 }  // namespace
+
+Error impossible(const Settings& settings, const std::string& message, const std::string& expected) {
+  return Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {settings.file.string(), 0, 0, -1, {}}, expected);
+}
 
 PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   if (inputs.settings.release == Release::v2_4_0) return packaged::cost_of(inputs, plan);

@@ -23,21 +23,15 @@ const char* placement_name(Schedule schedule) {
   return is_v_shaped(schedule) ? "v" : schedule == Schedule::interleaved ? "interleaved" : "plain";
 }
 
-struct Token {
-  char kind = 'F';
-  Slot slot;
-};
-
-Token read_token(const ConfigNode& node) {
+Slot read_slot(const ConfigNode& node) {
   const std::string word = node.as_string();
   const auto wrong = [&] { return node.error("found " + word, kSlotForm); };
-  Token token;
+  Slot slot;
   if (word.size() < 4 || std::string_view("FBW").find(word[0]) == std::string_view::npos) throw wrong();
-  token.kind = word[0];
   const char* at = word.data() + 1;
   const char* end = word.data() + word.size();
   if (*(end - 1) == '+') {
-    token.slot.with_next = true;
+    slot.with_next = true;
     --end;
   }
   const auto number = [&](int& out, char behind) {
@@ -46,19 +40,19 @@ Token read_token(const ConfigNode& node) {
     if (behind != '\0' && (next == end || *next != behind)) throw wrong();
     at = behind != '\0' ? next + 1 : next;
   };
-  number(token.slot.chunk, '.');
-  number(token.slot.micro_batch, '\0');
+  number(slot.chunk, '.');
+  number(slot.micro_batch, '\0');
   if (at != end) throw wrong();
-  token.slot.forward = token.kind == 'F';
-  if (token.kind == 'W') token.slot.part = Backward::weight;
-  return token;
+  slot.forward = word[0] == 'F';
+  if (word[0] == 'W') slot.part = Backward::weight;
+  return slot;
 }
 
 std::vector<Slot> read_order(const ConfigNode& node) {
   std::vector<Slot> order;
   std::set<std::pair<int, int>> halved;
   for (const ConfigNode& item : node.items()) {
-    order.push_back(read_token(item).slot);
+    order.push_back(read_slot(item));
     if (order.back().part == Backward::weight) halved.insert({order.back().chunk, order.back().micro_batch});
   }
   for (Slot& slot : order)
@@ -234,11 +228,10 @@ std::string to_yaml(const ScheduleFile& file) {
 }
 
 Schedule read_schedule_name(const ConfigNode& node) {
-  const std::string name = node.as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
-  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
-                                  Schedule::zb_v, Schedule::dualpipe_v})
-    if (name == name_of(schedule)) return schedule;
-  throw node.error("found " + name);
+  std::vector<std::string> names;
+  for (int schedule = 0; schedule <= static_cast<int>(Schedule::dualpipe_v); ++schedule)
+    names.push_back(name_of(static_cast<Schedule>(schedule)));
+  return static_cast<Schedule>(std::find(names.begin(), names.end(), node.as_choice(names)) - names.begin());
 }
 
 }  // namespace tessera::plan
