@@ -100,14 +100,18 @@ def test_metrics_and_status_say_what_a_run_has_asked_of_its_servers(tessera):
                 assert metrics[f"tessera_ps_{name}{labels}"] == table[key], name
             server = f'{{server="{table["server"]}"}}'
             assert metrics[f"tessera_ps_slowest_worker_steps{server}"] == table["slowest"] == 6
-            assert metrics[f"tessera_ps_push_seconds_count{server}"] == 6
-            last = f'tessera_ps_push_seconds_bucket{{server="{table["server"]}",le="+Inf"}}'
-            assert metrics[last] == 6 and metrics[f"tessera_ps_push_seconds_sum{server}"] > 0
-            assert table["pulled_per_second"] == 0
+            assert metrics[f"tessera_ps_push_seconds_count{labels}"] == 6
+            last = f'tessera_ps_push_seconds_bucket{labels[:-1]},le="+Inf"}}'
+            assert metrics[last] == 6 and metrics[f"tessera_ps_push_seconds_sum{labels}"] > 0
+            # Nobody asks any more.
+            assert table["pulled_per_second"] == 0 and table["pushes"]["classes"] == [] and "median" not in table["pushes"]
+        for table in json.loads(tessera("ps", "status", *places, "--json").stdout):
+            assert sum(count for _, count in table["pushes"]["classes"]) == 6
+            assert 0 < table["pushes"]["median"] <= table["pushes"]["p99"] and table["pulls"]["median"] > 0
         assert sum(table["rows"] for table in status) > 10
         shown = tessera("ps", "status", *places).stdout
         skew = max(table["rows"] for table in status) * 2 / sum(table["rows"] for table in status)
-        assert "skew" in shown and f"{skew:.2f}" in shown
+        assert "skew" in shown and f"{skew:.2f}" in shown and "pull p50 / p99" in shown
     finally:
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
