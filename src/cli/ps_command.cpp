@@ -51,10 +51,13 @@ void add_ps_command(CLI::App& app) {
     become_program("tessera-ps", arguments);
   });
   CLI::App* status = command->add_subcommand(
-      "status", "The tables of each server: rows, memory, how often it had them, and how many keys were pulled and pushed");
+      "status",
+      "The tables of each server: rows, memory, how often it had them, how many keys were pulled and pushed, and how long that took");
   status->add_option("servers", options->places, "As `ps serve` says them")->required()->type_name("HOST:PORT ...");
   status->add_flag("--json", options->json, "A JSON list");
-  status->add_option("--seconds", options->seconds, "Look twice, so far apart, and say keys a second")->type_name("S")->check(number(0));
+  status->add_option("--seconds", options->seconds, "Look twice, so far apart: keys a second, and latencies of that time alone")
+      ->type_name("S")
+      ->check(number(0));
   status->callback([options] {
     std::vector<std::string> arguments = {"status"};
     arguments.insert(arguments.end(), options->places.begin(), options->places.end());

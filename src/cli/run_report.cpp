@@ -36,6 +36,7 @@ struct Run {
   std::optional<plan::Plan> plan;
   std::optional<cluster::ClusterSpec> cluster;
   std::map<int, std::int64_t> memory;  // by rank, the peak
+  Json tables;                         // servers.json, where tables lie on parameter servers
   std::vector<std::string> notes;
 };
 
@@ -71,6 +72,44 @@ void read_memory(Run& run, const std::filesystem::path& folder) {
   }
 }
 
+// What the page's script will look for; so another file is refused here, with a note.
+void check_answers(const Json& answers) {
+  answers.at("messages").get<std::uint64_t>();
+  for (const char* const key : {"median", "p99"})
+    if (answers.contains(key)) answers.at(key).get<double>();
+}
+void check_part(const Json& part) {
+  for (const char* const key : {"rows", "memory_bytes", "disk_bytes", "keys_pulled", "keys_pushed"}) part.at(key).get<std::int64_t>();
+  for (const char* const key : {"hits", "skew"})
+    if (part.contains(key)) part.at(key).get<double>();
+  check_answers(part.at("pulls"));
+  check_answers(part.at("pushes"));
+}
+
+Json read_tables(const std::filesystem::path& file) {
+  try {
+    Json json = Json::parse(read_whole(file));
+    json.at("seconds").get<double>();
+    json.at("steps").get<std::int64_t>();
+    json.at("consistency").get<std::string>();
+    for (const char* const key : {"pulls", "mean", "most"}) json.at("seen").at(key).get<double>();
+    for (const char* const key : {"staleness", "exchange_every"})
+      if (json.contains(key)) json.at(key).get<std::int64_t>();
+    for (const Json& table : json.at("tables")) {
+      table.at("name").get<std::string>();
+      check_part(table);
+      for (const Json& server : table.at("servers")) {
+        server.at("place").get<std::string>();
+        check_part(server);
+      }
+    }
+    return json;
+  } catch (const Json::exception& problem) {
+    throw Error(ErrorCode::corrupt, text("it does not say what the servers have done: ", problem.what()),
+                {.file = file.string(), .block = {}}, "what a run writes when it ends");
+  }
+}
+
 Run read_run(const std::filesystem::path& folder) {
   Run run;
   run.summary = observe::summarize(folder);
@@ -82,6 +121,9 @@ Run read_run(const std::filesystem::path& folder) {
   attempt(run, folder / "cluster.yaml", "what was predicted is not known",
           [&] { run.cluster = cluster::load_cluster(folder / "cluster.yaml"); });
   read_memory(run, folder / "memory");
+  // Other models have none.
+  if (const auto file = folder / "servers.json"; std::filesystem::exists(file))
+    attempt(run, file, "", [&] { run.tables = read_tables(file); });
   // A run that was stopped by force leaves that of its rank 0 in its metrics alone.
   if (!run.memory.contains(0) && run.summary.memory) run.memory[0] = *run.summary.memory;
   return run;
@@ -303,6 +345,7 @@ RunReport run_report(const std::filesystem::path& folder, const std::filesystem:
                                                 run.plan ? &*run.plan : nullptr, run.cluster ? &*run.cluster : nullptr, alike)},
                      {"kinds", kinds_table(measured, predicted)},
                      {"ranks", ranks_table(run, measured, predicted)},
+                     {"tables", run.tables},
                      {"curves", curves_of(run)}};
   return {run_report_page("Run " + run.summary.name, data), run.notes};
 }

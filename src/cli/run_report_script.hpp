@@ -193,6 +193,24 @@ function memory() {
   });
 }
 
+function tables() {
+  const all = data.tables;
+  if (!all) { at('tables').parentNode.remove(); return; }
+  const allowed = all.consistency === 'synchronous' ? 'Steps see all steps before them.'
+    : all.consistency === 'geo' ? `Ranks train copies, and exchange what has changed every ${plural(all.exchange_every, 'step')}.`
+    : `Pulls may miss ${plural(all.staleness, 'step')} of other ranks; ${count(all.seen.pulls)} of them have missed ${all.seen.mean.toFixed(2)} in the mean, and ${all.seen.most} at most.`;
+  at('tables-note').textContent = `Rows on parameter servers, over ${plural(all.steps, 'step')} in ${seconds(all.seconds)}, with the validations and checkpoints among them. ${allowed} ` +
+    'Pulls and pushes are messages of up to 8192 keys, each told by its median and its 99th percentile (p50 | p99): from its arrival at the server to the answer, waiting for other ranks included, the network not. Skew: rows of the fullest server over their mean.';
+  const rate = keys => or(all.seconds > 0 ? keys / all.seconds : null, value => count(value) + '/s'), took = part => part.median === undefined ? '–' : `${seconds(part.median)} | ${seconds(part.p99)}`;
+  const row = (name, part, skew) => [name, count(part.rows), or(skew, value => value.toFixed(2)), bytes(part.memory_bytes), part.disk_bytes ? bytes(part.disk_bytes) : '–', or(part.hits, percent),
+    rate(part.keys_pulled), took(part.pulls), rate(part.keys_pushed), took(part.pushes)];
+  const rows = all.tables.flatMap(one => {
+    const mean = one.rows / Math.max(1, one.servers.length), each = one.servers.length > 1 ? one.servers : [];
+    return [row(one.name + (each.length ? `, ${each.length} servers` : ''), one, one.skew), ...each.map(server => row('\u2003' + server.place, server, mean > 0 ? server.rows / mean : null))];
+  });
+  at('tables').replaceChildren(table([['table', false], ['rows', true], ['skew', true], ['memory', true], ['disk', true], ['in memory', true], ['keys pulled', true], ['a pull', true], ['keys pushed', true], ['a push', true]], rows));
+}
+
 // Lines: [[name, colour, points]]; points: [[step, value or null]].
 function curve(id, lines, format) {
   const points = lines.flatMap(line => line[2]).filter(point => point[1] !== null), readout = at(id + '-readout');
@@ -237,7 +255,7 @@ function curves() {
   curve('grad-norm', [['gradient norm', '#CC79A7', c.grad_norm]], value => String(+value.toPrecision(3)));
 }
 
-show([header, timeline, kinds, ranks, memory, curves]);
+show([header, timeline, kinds, ranks, memory, tables, curves]);
 )script";
 
 }  // namespace tessera::cli

@@ -118,6 +118,15 @@ void keep_servers_secret(const model::JobSpec& job) {
     ::setenv(kServersSecretVariable, servers_secret_from_environment().c_str(), 1);
 }
 
+// Asks from where the ranks will, as servers may be out of this host's reach.
+void check_servers(const model::JobSpec& job, const std::string& yaml, const plan::Plan& plan, const cluster::ClusterSpec& cluster,
+                   const Workers& workers) {
+  if (!model::reads_clicks(job.model) || job.parameter_servers.places.empty()) return;
+  const std::filesystem::path file = workers.scratch() / "train.yaml";
+  write_whole(real_file_system(), file, yaml);
+  workers.run({.arguments = {"servers", file.string()}, .places = {plan.ranks.front()}}, cluster);
+}
+
 void train(const TrainOptions& options) {
   // Who listened to what is printed may go away before the run ends: its log has it all. The workers inherit this.
   std::signal(SIGPIPE, SIG_IGN);
@@ -139,6 +148,9 @@ void train(const TrainOptions& options) {
   show_choice(chosen, job, cluster, workers);
   check_accelerators(chosen.plan, cluster, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
+  keep_servers_secret(job);
+  // What is replaced cannot be had back; a new run may as well be refused by its ranks.
+  if (options.overwrite && std::filesystem::exists(run)) check_servers(job, yaml, chosen.plan, cluster, workers);
   // A run that exists is touched when there is nothing left to refuse.
   observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
   log::set_file(run / "log.txt");
@@ -162,7 +174,6 @@ void train(const TrainOptions& options) {
   launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
-    keep_servers_secret(job);
     workers.run({.arguments = arguments, .places = chosen.plan.ranks, .needed = needed, .logs = run / "logs"}, cluster, launch);
     const bool writes = model::predicts_next_token(job.model);
     const std::string done =

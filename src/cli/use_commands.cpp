@@ -72,16 +72,24 @@ void add_worker_command(CLI::App& app) {
 void add_eval_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run on its validation text, or on another")->group(kUseGroup);
   struct Options {
-    std::string run, text, sequences;
+    std::string run, text, log, predictions, sequences;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--text", options->text, "A text file, a JSONL file or a folder to evaluate on, all of it");
+  command->add_option("--log", options->log, "Of a model of click logs: a log in the run's format to evaluate on, all of it")
+      ->type_name("FILE");
+  command
+      ->add_option("--predictions", options->predictions,
+                   "Of a model of click logs: write a CSV file with each line's label and the probability of a click")
+      ->type_name("FILE");
   command->add_option("--sequences", options->sequences, "At most this many sequences; 0: all (default)")->check(whole_number(0));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"eval", options->run};
+    append_option(arguments, *command, "--log", options->log);
+    append_option(arguments, *command, "--predictions", options->predictions);
     append_option(arguments, *command, "--text", options->text);
     append_option(arguments, *command, "--sequences", options->sequences);
     if (options->json) arguments.push_back("--json");

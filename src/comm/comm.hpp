@@ -136,6 +136,10 @@ class Communicator {
   // What this rank is at, in words, for the others should it be lost: asked for four times a second, by a thread of the communicator's,
   // until another one is set. An empty function says nothing. Returns once nobody is in the one before.
   virtual void set_place(std::function<std::string()> place) = 0;
+  // Called with what pending and future operations throw, once there is such an error, at least once, by whichever thread hears of it: for
+  // what waits for something else meanwhile. It must not wait or use the communicator. An empty function: nobody is told. Returns once
+  // nobody is in the one before.
+  virtual void on_failure(std::function<void(const Error&)> call) = 0;
   // What this rank has sent so far, by the labels of its groups.
   virtual std::map<std::string, Traffic> traffic() const = 0;
   // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.

@@ -37,6 +37,7 @@ class Engine final : public Communicator {
   Group world() override;
   Group group(const std::vector<int>& ranks, std::string_view label) override;
   void set_place(std::function<std::string()> place) override;
+  void on_failure(std::function<void(const Error&)> call) override;
   std::map<std::string, Traffic> traffic() const override;
   void abort(const std::string& reason) override;
 
@@ -115,6 +116,8 @@ class Engine final : public Communicator {
 
   std::mutex place_mutex_;  // guards place_, also while it is called
   std::function<std::string()> place_;
+  std::mutex on_failure_mutex_;  // guards on_failure_, also while it is called
+  std::function<void(const Error&)> on_failure_;
 
   std::atomic<bool> failed_{false};  // failure_ is set
   std::vector<int> host_of_;         // by world rank; ranks of one host share memory

@@ -67,6 +67,14 @@ void Engine::begin_to_fail(std::shared_ptr<const Error> error, std::shared_ptr<c
   if (device_) device_->wake();
   // Without a look at thread_: the thread itself may fail before whoever started it has stored it there.
   wake();
+  const std::lock_guard lock(on_failure_mutex_);
+  if (on_failure_) on_failure_(*failure());
+}
+
+void Engine::on_failure(std::function<void(const Error&)> call) {
+  const std::lock_guard lock(on_failure_mutex_);
+  on_failure_ = std::move(call);
+  if (on_failure_ && has_failed()) on_failure_(*failure());
 }
 
 void Engine::fail_with_current_exception() noexcept {

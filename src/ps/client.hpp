@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.hpp"
+#include "ps/latencies.hpp"
 #include "ps/ps.hpp"
 
 namespace tessera::comm {
@@ -33,6 +34,7 @@ struct TableStatus {
     LifecycleCounts counts;
   };
   std::optional<Life> lifecycle = {};  // of a table that has one
+  AnswerLatencies latencies = {};      // of messages, each of up to 8192 keys
 };
 
 struct ServerStatus {

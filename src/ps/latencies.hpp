@@ -1,36 +1,38 @@
-// How long a server's answers took, as a Prometheus histogram counts them.
+// How long a server's answers took, counted by classes of length.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/units.hpp"
 
 namespace tessera::ps {
 
-// One thread adds, any number look.
-class Latencies {
- public:
-  // Upper ends of the classes, in seconds; a last class has what is longer.
-  static constexpr std::array<double, 14> kEnds = {2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.5, 2.5};
-  void add(Seconds took) {
-    std::size_t place = 0;
-    while (place < kEnds.size() && took.value > kEnds[place]) ++place;
-    counts_[place].fetch_add(1, std::memory_order_relaxed);
-    nanoseconds_.fetch_add(static_cast<std::uint64_t>(took.value * 1e9), std::memory_order_relaxed);
-  }
-  // Of the class; kEnds.size(): of the last one.
-  std::uint64_t count(std::size_t place) const { return counts_[place].load(std::memory_order_relaxed); }
-  double seconds() const { return static_cast<double>(nanoseconds_.load(std::memory_order_relaxed)) * 1e-9; }
+struct Latencies {
+  // Ten classes a factor of ten, so that a percentile is known to a quarter of itself.
+  static constexpr std::array<double, 10> kInDecade = {1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8};
+  static constexpr std::size_t kEnds = 61;  // from 10 us to 10 s
+  // The upper end of a class, in seconds; one more class, kEnds, has what is longer.
+  static double end(std::size_t place);
 
- private:
-  std::array<std::atomic<std::uint64_t>, kEnds.size() + 1> counts_ = {};
-  std::atomic<std::uint64_t> nanoseconds_ = 0;
+  std::array<std::uint64_t, kEnds + 1> counts = {};
+  Seconds sum = {};
+
+  void add(Seconds took);
+  std::uint64_t count() const;
+  // So many of all took no longer, 0 <= share <= 1: lengths within a class taken as spread evenly. What is in the last class counts as its
+  // lower end. None where nothing was counted.
+  std::optional<Seconds> quantile(double share) const;
+
+  Latencies& operator+=(const Latencies& other);
 };
 
-// Of a server: from a request's first try to its answer, waiting for other workers included.
+// What has come between two looks at one server; all of `after` where the server has begun anew in between.
+Latencies since(const Latencies& before, const Latencies& after);
+
+// Of one server's part of a table: from a request's first try to its answer, waiting for other workers included.
 struct AnswerLatencies {
   Latencies pulls, pushes;
 };

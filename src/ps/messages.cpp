@@ -77,6 +77,32 @@ Lifecycle lifecycle_from(const json& in) {
   return lifecycle;
 }
 
+// Only the classes that are not empty, each with its upper end; none of the last one.
+json json_of(const Latencies& latencies) {
+  json classes = json::array();
+  for (std::size_t place = 0; place < latencies.counts.size(); ++place)
+    if (latencies.counts[place] > 0)
+      classes.push_back({place < Latencies::kEnds ? json(Latencies::end(place)) : json(), latencies.counts[place]});
+  json out{{"seconds", latencies.sum.value}, {"classes", std::move(classes)}};
+  if (const std::optional<Seconds> median = latencies.quantile(0.5)) {
+    out["median"] = median->value;
+    out["p99"] = latencies.quantile(0.99)->value;
+  }
+  return out;
+}
+
+Latencies latencies_from(const json& in) {
+  Latencies latencies;
+  latencies.sum = Seconds(in.at("seconds"));
+  for (const json& one : in.at("classes")) {
+    std::size_t place = Latencies::kEnds;
+    if (const json& end = one.at(0); !end.is_null())
+      for (place = 0; place < Latencies::kEnds && Latencies::end(place) < end.get<double>();) ++place;
+    latencies.counts[place] = one.at(1);
+  }
+  return latencies;
+}
+
 std::string dumped(const json& out) { return out.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace
@@ -135,7 +161,9 @@ std::string to_json(const ServerStatus& status) {
                                          {"misses", table.memory.misses},
                                          {"keys_pulled", table.keys_pulled},
                                          {"keys_pushed", table.keys_pushed},
-                                         {"gradients_refused", table.gradients_refused}});
+                                         {"gradients_refused", table.gradients_refused},
+                                         {"pulls", json_of(table.latencies.pulls)},
+                                         {"pushes", json_of(table.latencies.pushes)}});
     if (table.lifecycle)
       out["lifecycle"] = {{"period", table.lifecycle->period},
                           {"admitted", table.lifecycle->counts.admitted},
@@ -165,7 +193,8 @@ ServerStatus status_from_json(const std::string& words) {
                                .keys_pulled = table.at("keys_pulled"),
                                .keys_pushed = table.at("keys_pushed"),
                                .gradients_refused = table.at("gradients_refused"),
-                               .lifecycle = {}});
+                               .lifecycle = {},
+                               .latencies = {.pulls = latencies_from(table.at("pulls")), .pushes = latencies_from(table.at("pushes"))}});
       if (const auto life = table.find("lifecycle"); life != table.end())
         status.tables.back().lifecycle = {
             .period = life->at("period"),

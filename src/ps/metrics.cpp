@@ -37,22 +37,28 @@ class Page {
   void latencies(const char* name, const char* help, const Latencies AnswerLatencies::*which) {
     begin(name, "histogram", help);
     for (const ObservedServer& server : servers_) {
-      if (server.latencies == nullptr) continue;
-      const Latencies& all = server.latencies->*which;
-      const std::string label = "{server=\"" + escaped(server.place) + "\"";
-      std::uint64_t up_to = 0;
-      for (std::size_t place = 0; place < Latencies::kEnds.size(); ++place) {
-        up_to += all.count(place);
-        out_ << name << "_bucket" << label << ",le=\"" << Latencies::kEnds[place] << "\"} " << up_to << "\n";
+      if (!server.status) continue;
+      for (const TableStatus& table : server.status->tables) {
+        const Latencies& all = table.latencies.*which;
+        const std::string label = "{server=\"" + escaped(server.place) + "\",table=\"" + escaped(table.name) + "\"";
+        std::uint64_t up_to = 0;
+        for (std::size_t place = 0; place < Latencies::kEnds; ++place) {
+          up_to += all.counts[place];
+          if (is_shown(place)) out_ << name << "_bucket" << label << ",le=\"" << Latencies::end(place) << "\"} " << up_to << "\n";
+        }
+        out_ << name << "_bucket" << label << ",le=\"+Inf\"} " << all.count() << "\n";
+        out_ << name << "_sum" << label << "} " << all.sum.value << "\n" << name << "_count" << label << "} " << all.count() << "\n";
       }
-      up_to += all.count(Latencies::kEnds.size());
-      out_ << name << "_bucket" << label << ",le=\"+Inf\"} " << up_to << "\n";
-      out_ << name << "_sum" << label << "} " << all.seconds() << "\n" << name << "_count" << label << "} " << up_to << "\n";
     }
   }
   std::string text() const { return out_.str(); }
 
  private:
+  // Of a decade 1, 2.5 and 5: each class is a series of its own for Prometheus.
+  static bool is_shown(std::size_t place) {
+    const double first = Latencies::kInDecade[place % Latencies::kInDecade.size()];
+    return first == 1 || first == 2.5 || first == 5;
+  }
   void begin(const char* name, const char* type, const char* help) {
     out_ << "# HELP " << name << " " << help << "\n# TYPE " << name << " " << type << "\n";
   }

@@ -6,14 +6,12 @@
 #include <string>
 
 #include "ps/client.hpp"
-#include "ps/latencies.hpp"
 
 namespace tessera::ps {
 
 struct ObservedServer {
   std::string place;
-  std::optional<ServerStatus> status = {};     // none: it does not answer, as one that stands by
-  const AnswerLatencies* latencies = nullptr;  // outlives the call
+  std::optional<ServerStatus> status = {};  // none: it does not answer, as one that stands by
 };
 
 // In the text format, version 0.0.4, of https://prometheus.io/docs/instrumenting/exposition_formats/. Counters count since the server

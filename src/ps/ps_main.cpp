@@ -26,6 +26,7 @@
 #include "ps/metrics_page_main.hpp"
 #include "ps/server.hpp"
 #include "ps/serving_server.hpp"
+#include "ps/summary.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -78,12 +79,12 @@ void serve_all(std::deque<AnyServer>& servers, const std::vector<std::string>& p
 }
 
 // Asked over the network, as the servers' threads answer one message after the other.
-std::string observed(const std::deque<Server>& servers, const std::vector<std::string>& places, const std::string& secret) {
+std::string observed(const std::vector<std::string>& places, const std::string& secret) {
   std::vector<ObservedServer> all;
-  for (std::size_t i = 0; i < servers.size(); ++i) {
-    ObservedServer& one = all.emplace_back(ObservedServer{.place = places[i], .latencies = &servers[i].latencies()});
+  for (const std::string& place : places) {
+    ObservedServer& one = all.emplace_back(ObservedServer{.place = place});
     try {
-      one.status = Client({places[i]}, secret, {.deadline = kLookAt, .reconnect = Seconds(0)}).status().at(0);
+      one.status = Client({place}, secret, {.deadline = kLookAt, .reconnect = Seconds(0)}).status().at(0);
     } catch (const Error&) {
       // One that stands by; its page says that it does not lead.
     }
@@ -105,7 +106,7 @@ void serve(const Serving& options) {
     servers.emplace_back(places[i], secret, one);
   }
   std::optional<MetricsPage> page;
-  if (!options.metrics.empty()) page.emplace(options.metrics, [&] { return observed(servers, places, secret); });
+  if (!options.metrics.empty()) page.emplace(options.metrics, [&] { return observed(places, secret); });
   serve_all(servers, places, asked);
 }
 
@@ -122,21 +123,13 @@ void serve_table(const std::string& folder, const std::string& place, int thread
   serve_all(servers, places, asked);
 }
 
-// Of the servers that hold a part of it: rows of the fullest one over their mean.
-std::string skew_of(const std::vector<ServerStatus>& all, const std::string& name) {
-  std::uint64_t rows = 0, most = 0;
-  int servers = 0;
-  for (const ServerStatus& server : all)
-    for (const TableStatus& table : server.tables) {
-      if (table.name != name) continue;
-      rows += table.rows;
-      most = std::max(most, table.rows);
-      ++servers;
-    }
-  return rows == 0 ? "-" : fixed(static_cast<double>(most) * servers / static_cast<double>(rows), 2);
+// Median and 99th percentile.
+std::string of_answers(const Latencies& latencies) {
+  const std::optional<Seconds> median = latencies.quantile(0.5);
+  return median ? text(to_text(*median), " / ", to_text(*latencies.quantile(0.99))) : "-";
 }
 
-// `seconds`: between two looks, for rates; 0: one look.
+// `seconds`: between two looks, for what happens meanwhile; 0: one look, at what has since the servers began.
 void show_status(const std::vector<std::string>& places, double seconds, bool as_json) {
   Client client(places, servers_secret_from_environment(), {.deadline = kPatience, .reconnect = Seconds(0)});
   const std::vector<ServerStatus> before = seconds > 0 ? client.status() : std::vector<ServerStatus>();
@@ -144,10 +137,12 @@ void show_status(const std::vector<std::string>& places, double seconds, bool as
   if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const std::vector<ServerStatus> all = client.status();
   const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  const std::vector<ServerStatus> lately = since(before, all);
   using enum tessera::Table::Align;
-  std::vector<tessera::Table::Column> columns = {{"server", left},  {"table", wrapped}, {"dim", right},     {"rows", right},
-                                                 {"skew", right},   {"memory", right},  {"disk", right},    {"hits", right},
-                                                 {"pulled", right}, {"pushed", right},  {"refused", right}, {"behind", right}};
+  std::vector<tessera::Table::Column> columns = {
+      {"server", left},  {"table", wrapped},        {"dim", right},     {"rows", right},   {"skew", right},
+      {"memory", right}, {"disk", right},           {"hits", right},    {"pulled", right}, {"pull p50 / p99", right},
+      {"pushed", right}, {"push p50 / p99", right}, {"refused", right}, {"behind", right}};
   const bool lives = std::ranges::any_of(all, [](const ServerStatus& server) {
     return std::ranges::any_of(server.tables, [](const TableStatus& table) { return table.lifecycle.has_value(); });
   });
@@ -157,38 +152,37 @@ void show_status(const std::vector<std::string>& places, double seconds, bool as
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
     const nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
+    const nlohmann::json told_lately = nlohmann::json::parse(to_json(lately[server]));
     for (std::size_t place = 0; place < all[server].tables.size(); ++place) {
-      const TableStatus& table = all[server].tables[place];
+      const TableStatus &table = all[server].tables[place], &late = lately[server].tables[place];
       nlohmann::json one = told["tables"][place];
       one["server"] = places[server];
       for (const char* const name : {"workers", "slowest", "fastest"}) one[name] = told[name];
-      // A table that was opened meanwhile began with nothing.
-      const auto rate = [&](std::uint64_t TableStatus::*keys) {
-        const bool known = place < before[server].tables.size();
-        return static_cast<double>(table.*keys - (known ? before[server].tables[place].*keys : 0)) / passed;
-      };
+      const std::optional<double> skew = summarize(all, table.name).skew(), hits = hit_share(table.memory);
+      if (skew) one["skew"] = *skew;
       const auto count = [&](std::uint64_t TableStatus::*keys) {
-        return seconds > 0 ? text(fixed(rate(keys), 0), "/s") : text(table.*keys);
+        return seconds > 0 ? text(fixed(static_cast<double>(late.*keys) / passed, 0), "/s") : text(table.*keys);
       };
       if (seconds > 0) {
-        one["pulled_per_second"] = rate(&TableStatus::keys_pulled);
-        one["pushed_per_second"] = rate(&TableStatus::keys_pushed);
+        one["pulled_per_second"] = static_cast<double>(late.keys_pulled) / passed;
+        one["pushed_per_second"] = static_cast<double>(late.keys_pushed) / passed;
+        for (const char* const name : {"pulls", "pushes"}) one[name] = told_lately["tables"][place][name];
       }
       out.push_back(std::move(one));
-      const std::uint64_t looked_for = table.memory.hits + table.memory.misses;
-      std::vector<std::string> cells = {
-          places[server],
-          table.name,
-          text(table.dimension),
-          text(table.rows),
-          skew_of(all, table.name),
-          to_text(table.memory.index + table.memory.rows),
-          table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-",
-          looked_for == 0 ? "-" : text(fixed(100 * static_cast<double>(table.memory.hits) / static_cast<double>(looked_for), 1), " %"),
-          count(&TableStatus::keys_pulled),
-          count(&TableStatus::keys_pushed),
-          text(table.gradients_refused),
-          all[server].workers > 1 ? text(all[server].fastest - all[server].slowest) : "-"};
+      std::vector<std::string> cells = {places[server],
+                                        table.name,
+                                        text(table.dimension),
+                                        text(table.rows),
+                                        skew ? fixed(*skew, 2) : "-",
+                                        to_text(table.memory.index + table.memory.rows),
+                                        table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-",
+                                        hits ? text(fixed(100 * *hits, 1), " %") : "-",
+                                        count(&TableStatus::keys_pulled),
+                                        of_answers(late.latencies.pulls),
+                                        count(&TableStatus::keys_pushed),
+                                        of_answers(late.latencies.pushes),
+                                        text(table.gradients_refused),
+                                        all[server].workers > 1 ? text(all[server].fastest - all[server].slowest) : "-"};
       if (const auto& life = table.lifecycle; life)
         for (const std::uint64_t number :
              {std::uint64_t{life->period}, life->counts.admitted, life->counts.held_back, life->counts.evicted})

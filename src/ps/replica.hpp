@@ -62,6 +62,8 @@ class Replica {
   // Whether everything that it acknowledges is at its partner, too.
   bool has_backup() const { return backup_ != nullptr; }
   const Shards& shards() const { return shards_; }
+  // As Shards::took.
+  void took(std::span<const std::byte> request, Seconds seconds) { shards_.took(request, seconds); }
 
  private:
   void lead(const char* why);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "comm/sockets.hpp"
-#include "ps/messages.hpp"
 #include "ps/replica.hpp"
 
 namespace tessera::ps {
@@ -45,12 +44,7 @@ struct Server::Impl final : Surroundings {
   std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
     const auto begin = SteadyClock::now();
     const std::optional<std::size_t> answered = replica.answer(request, reply);
-    if (!answered) return answered;
-    const Ask ask = MessageReader(request.bytes).take<AskHeader>(1).front().ask;
-    Latencies* const kept = ask == Ask::pull || ask == Ask::pull_or_zeros  ? &latencies.pulls
-                            : ask == Ask::push || ask == Ask::push_tickets ? &latencies.pushes
-                                                                           : nullptr;
-    if (kept != nullptr) kept->add(request.waited + Seconds(std::chrono::duration<double>(SteadyClock::now() - begin).count()));
+    if (answered) replica.took(request.bytes, request.waited + Seconds(std::chrono::duration<double>(SteadyClock::now() - begin).count()));
     return answered;
   }
 
@@ -69,7 +63,6 @@ struct Server::Impl final : Surroundings {
   std::string place, secret, partner;
   comm::RequestServer requests;
   Replica replica;
-  AnswerLatencies latencies;
   std::future<Replica::Start> asking;
   SteadyClock::time_point looked;
   std::stop_token stop;
@@ -78,7 +71,6 @@ struct Server::Impl final : Surroundings {
 Server::Server(const std::string& place, const std::string& secret, const ServerOptions& options)
     : impl_(std::make_unique<Impl>(place, secret, options)) {}
 Server::~Server() = default;
-const AnswerLatencies& Server::latencies() const { return impl_->latencies; }
 
 void Server::serve(const std::stop_token& stop) {
   impl_->stop = stop;

@@ -6,7 +6,6 @@
 #include <stop_token>
 #include <string>
 
-#include "ps/latencies.hpp"
 #include "ps/ps.hpp"
 
 namespace tessera::ps {
@@ -33,8 +32,6 @@ class Server {
   ~Server();
   // Answers clients until it is asked to stop. Throws peer_lost when its partner leads instead.
   void serve(const std::stop_token& stop);
-  // Of its pulls and pushes so far; may be looked at from any thread while the server lives.
-  const AnswerLatencies& latencies() const;
 
  private:
   struct Impl;

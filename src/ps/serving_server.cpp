@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/secret.hpp"
 #include "comm/requests.hpp"
 #include "ps/messages.hpp"
@@ -55,11 +56,13 @@ struct ServingServer::Impl {
     if (header.table != 0) throw Error(ErrorCode::not_found, text("this server has no table ", header.table), {}, "", "open it first");
     if (header.count > most)
       throw Error(ErrorCode::corrupt, text("a client asks for ", header.count, " keys at once"), {}, text(most, " at most"));
+    const Seconds begin = real_clock().now();
     const std::span<const Key> keys = in.take<Key>(header.count);
     out.add<Seen>(1).front() = seen(header);
     std::ranges::fill(out.add<Ticket>(keys.size()), Ticket{});
     found += table.find(keys, out.add<float>(keys.size() * static_cast<std::size_t>(table.dimension())));
     pulled += keys.size();
+    pulls.add(real_clock().now() - begin);
   }
   ServerStatus status() const {
     return {.backup = {},
@@ -67,7 +70,8 @@ struct ServingServer::Impl {
                         .dimension = table.dimension(),
                         .rows = table.rows(),
                         .memory = {.index = table.index_bytes(), .rows = table.row_bytes(), .hits = found, .misses = pulled - found},
-                        .keys_pulled = pulled}}};
+                        .keys_pulled = pulled,
+                        .latencies = {.pulls = pulls, .pushes = {}}}}};
   }
 
   std::string place;
@@ -75,6 +79,7 @@ struct ServingServer::Impl {
   comm::RequestServer requests;
   std::uint64_t instance = 0;
   std::uint64_t pulled = 0, found = 0;  // keys
+  Latencies pulls = {};
 };
 
 ServingServer::ServingServer(const std::string& place, const std::string& secret, const ServingTable& table)

@@ -209,6 +209,14 @@ void Shards::empty_tables() {
   renew_instance();
 }
 
+void Shards::took(std::span<const std::byte> request, Seconds seconds) {
+  const AskHeader header = MessageReader(request).take<AskHeader>(1).front();
+  const bool pulls = header.ask == Ask::pull || header.ask == Ask::pull_or_zeros;
+  if (!pulls && header.ask != Ask::push && header.ask != Ask::push_tickets) return;
+  AnswerLatencies& kept = shard_of(header).latencies;
+  (pulls ? kept.pulls : kept.pushes).add(seconds);
+}
+
 ServerStatus Shards::status() const {
   ServerStatus status{
       .backup = {}, .workers = workers_.count(), .slowest = workers_.slowest(), .fastest = workers_.fastest(), .tables = {}};
@@ -220,7 +228,8 @@ ServerStatus Shards::status() const {
                              .keys_pulled = shard.pulled,
                              .keys_pushed = shard.pushed,
                              .gradients_refused = shard.refused,
-                             .lifecycle = life_of(shard.table)});
+                             .lifecycle = life_of(shard.table),
+                             .latencies = shard.latencies});
   return status;
 }
 

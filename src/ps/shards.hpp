@@ -9,6 +9,7 @@
 #include <span>
 
 #include "ps/client.hpp"
+#include "ps/latencies.hpp"
 #include "ps/messages.hpp"
 #include "ps/ps.hpp"
 #include "ps/step_sums.hpp"
@@ -23,6 +24,8 @@ class Shards {
   explicit Shards(const std::optional<TableStorage>& storage = {});
   // As comm::RequestServer::Answer. Nothing: the request waits for workers. It throws deadline_exceeded when its client waits no longer.
   std::optional<std::size_t> answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited = {});
+  // How long the answer to `request`, which these have given, took with whoever carries it: for the status of its table.
+  void took(std::span<const std::byte> request, Seconds seconds);
   ServerStatus status() const;
 
   std::vector<Table*> tables();
@@ -44,6 +47,7 @@ class Shards {
     Table table;
     StepSums sums = {};                                 // of a synchronous table
     std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
+    AnswerLatencies latencies = {};
   };
 
   void renew_instance();

@@ -293,6 +293,11 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                       to_text(needed), to_text(limit), bar(needed / limit));
     }
   }
+  if (!plan.servers.empty())
+    out += fitted(
+        "without the rows that the parameter servers hold: how many keys the data has is known only once they have come, and the "
+        "run's servers.json says what they took\n",
+        columns);
   out += extrapolation_text(result, model, cluster, columns);
   if (!result.runners_up.empty()) {
     Table table({{"runners-up", Align::wrapped},

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <future>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "comm/comm.hpp"
 #include "model/job.hpp"
@@ -36,6 +38,9 @@ class RunTables {
 
   // As Tables::save; all ranks call it.
   void save(const std::filesystem::path& folder, std::int64_t step);
+  // What the servers have done since this trainer's first step, as servers.json says it (train/tables_report.hpp): on the rank that saves;
+  // empty elsewhere, and where no step was made. All ranks call it.
+  std::string report(std::int64_t step);
   // Waits for what goes on beside steps.
   void wait() {
     if (tables_) tables_->wait();
@@ -56,6 +61,10 @@ class RunTables {
   std::optional<Tables> tables_;  // where this rank holds the block that reads them
   bool training_ = false;         // from the first step on
   bool saves_ = false;            // of the ranks that train them, one does
+  // Of the rank that saves: at the first step.
+  std::int64_t first_step_ = 0;
+  Seconds first_look_ = {};
+  std::vector<ps::ServerStatus> at_first_ = {};
   std::filesystem::path from_ = {};
   std::int64_t from_step_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
+#include "model/forms.hpp"
 #include "train/table_spec.hpp"
 
 namespace tessera::train {
@@ -49,9 +51,26 @@ std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, st
   return checkpoints / (kFolder + name.substr(name.find('-') + 1));
 }
 
-Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
+void check_servers(const model::JobSpec& job, comm::Communicator& comm) {
+  if (!model::reads_clicks(job.model) || job.parameter_servers.places.empty()) return;
+  Tables(job, std::nullopt, comm).require_empty();
+}
+
+template <typename Work>
+auto Tables::asked(const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::interrupted || !failed_ || !failure_) throw;
+    throw Error(failure_->code(), text(failure_->message(), "; this rank waited for rows of its tables meanwhile, and ", error.message()),
+                failure_->where(), failure_->expected(), failure_->hint());
+  }
+}
+
+Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker, comm::Communicator& comm)
     : name_(job.name),
       where_(job.parameter_servers.where),
+      comm_(&comm),
       client_(std::in_place, places_of(job), servers_secret_from_environment(),
               ps::ClientOptions{.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
       synchronous_(job.parameter_servers.consistency == "synchronous"),
@@ -61,9 +80,26 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
       counts_(worker && job.parameter_servers.lifecycle) {
   const ps::TableSpec table = table_of(job);
   const bool copies = job.parameter_servers.consistency == "geo";
-  table_ = client_->open(copies ? ps::exchanged(table) : table);
   dimension_ = table.dimension;
-  if (copies && worker) copy_.emplace(*client_, table);
+  comm_->on_failure([this](const Error& error) {
+    if (failed_) return;
+    try {
+      failure_ = error;
+    } catch (const std::bad_alloc&) {
+      // The rank is out of memory; what waits then ends in its own words.
+    }
+    failed_ = true;
+    interrupted_ = true;
+  });
+  try {
+    asked([&] {
+      table_ = client_->open(copies ? ps::exchanged(table) : table);
+      if (copies && worker) copy_.emplace(*client_, table);
+    });
+  } catch (...) {
+    comm_->on_failure({});
+    throw;
+  }
 }
 
 Tables::Tables(const model::JobSpec& job, ps::ServingTable finished)
@@ -75,17 +111,18 @@ Tables::Tables(const model::JobSpec& job, ps::ServingTable finished)
 
 Tables::~Tables() {
   // An error of this rank may be why others will not end the steps that are waited for.
-  interrupted_ = std::uncaught_exceptions() > 0;
+  if (std::uncaught_exceptions() > 0) interrupted_ = true;
   if (going_on_.valid()) going_on_.wait();
+  if (comm_ != nullptr) comm_->on_failure({});
 }
 
 std::shared_future<Seconds> Tables::go_on_with(std::function<void()> work) {
   const Seconds begin = real_clock().now();
   // What has ended keeps nothing of what was before it.
-  going_on_ = std::async(std::launch::async, [before = std::move(going_on_), begin, work = std::move(work)]() mutable {
+  going_on_ = std::async(std::launch::async, [this, before = std::move(going_on_), begin, work = std::move(work)]() mutable {
                 const auto own = std::exchange(work, nullptr);
                 if (before.valid()) std::exchange(before, {}).get();
-                own();
+                asked(own);
                 return real_clock().now() - begin;
               }).share();
   return going_on_;
@@ -95,10 +132,19 @@ void Tables::wait() {
   if (going_on_.valid()) going_on_.get();
 }
 
-void Tables::require_empty() {
+std::vector<ps::ServerStatus> Tables::status() {
   wait();
+  return asked([&] { return client_->status(); });
+}
+
+ps::Staleness Tables::staleness() {
+  wait();
+  return client_->staleness();
+}
+
+void Tables::require_empty() {
   std::uint64_t rows = 0;
-  for (const auto& server : client_->status())
+  for (const ps::ServerStatus& server : status())
     for (const ps::TableStatus& table : server.tables)
       if (table.name == name_) rows += table.rows;
   if (rows > 0)
@@ -193,7 +239,7 @@ void Tables::exchange() {
 void Tables::finish() {
   exchange();
   wait();
-  client_->wait_for_workers();
+  asked([&] { client_->wait_for_workers(); });
 }
 
 void Tables::find_keys(Held& held) const {
@@ -285,9 +331,11 @@ void Tables::step_rows(const Held& held, std::span<const float> gradients) {
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
   wait();
-  client_->wait_for_workers();
-  client_->begin_save(tables_folder(checkpoints, step));
-  client_->finish_save();
+  asked([&] {
+    client_->wait_for_workers();
+    client_->begin_save(tables_folder(checkpoints, step));
+    client_->finish_save();
+  });
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with(kFolder) || entry.path() == tables_folder(checkpoints, step)) continue;
@@ -302,7 +350,7 @@ void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
     throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
                 {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
   wait();
-  client_->load(folder);
+  asked([&] { client_->load(folder); });
 }
 
 }  // namespace tessera::train

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
+#include "comm/comm.hpp"
 #include "model/job.hpp"
 #include "nn/block.hpp"
 #include "nn/exchange.hpp"
@@ -24,14 +26,19 @@ namespace tessera::train {
 // Where the servers save the rows of a step: beside the run's checkpoints.
 std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, std::int64_t step);
 
+// Whether a run may begin on the servers that it names, before anything of an earlier one is touched; nothing where it names none. Throws
+// as Tables() and Tables::require_empty() do.
+void check_servers(const model::JobSpec& job, comm::Communicator& comm);
+
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
 // thrown there as by ps::Client comes out of all that is waited for behind it. Not thread-safe.
 class Tables {
  public:
   // Opens the table at job.parameter_servers, with the secret in servers_secret_from_environment(). `worker`: which of the ranks that train
-  // it this one is; none: one that only looks. Throws invalid_config where the job names no servers.
-  Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker);
+  // it this one is; none: one that only looks. Throws invalid_config where the job names no servers. Once the communicator fails, whatever
+  // waits for a server ends within a second, in its error and what was waited for: a rank that has ended may be why servers do not answer.
+  Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker, comm::Communicator& comm);
   // Reads finished rows, and no servers: only evaluations have use for it.
   Tables(const model::JobSpec& job, ps::ServingTable finished);
   // Waits for what goes on; on the way of an error, interrupts it.
@@ -73,6 +80,9 @@ class Tables {
   void finish();
   // Waits for all that goes on.
   void wait();
+  // These two first. What each server says of all of its tables, and how far what this rank has pulled was behind.
+  std::vector<ps::ServerStatus> status();
+  ps::Staleness staleness();
 
   // Of one rank, while the others make no step and after all have called exchange(): all rows as they are once all ranks have ended as many
   // steps as this one, into the folder of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more.
@@ -103,6 +113,9 @@ class Tables {
       return parts.size() == 1 && parts.front().lookups == 1 && std::ssize(present) == places && parts.front().rows.is_cpu();
     }
   };
+  // What `work` returns; where it was interrupted as the communicator has failed, that error.
+  template <typename Work>
+  auto asked(const Work& work);
   void find_keys(Held& held) const;
   void fetch(Held& held, int ahead);
   void bring(const Held& held, std::span<float> values, int ahead);
@@ -114,6 +127,9 @@ class Tables {
   std::string name_;
   Where where_;
   std::atomic<bool> interrupted_ = false;
+  comm::Communicator* comm_ = nullptr;  // where there is a client
+  std::optional<Error> failure_ = {};   // the communicator's, before failed_ is set
+  std::atomic<bool> failed_ = false;
   std::optional<ps::ServingTable> finished_;  // in place of the client
   std::optional<ps::Client> client_;          // of what goes on, or of the caller once that has ended
   ps::Client::TableId table_ = 0;

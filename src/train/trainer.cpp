@@ -428,7 +428,7 @@ void add(const Scalars& scalars, EvaluationReport& report) {
 
 void Trainer::read_rows(ps::ServingTable rows) { impl_->tables.read(impl_->program, std::move(rows)); }
 
-EvaluationReport Trainer::evaluate(std::int64_t sequences) {
+EvaluationReport Trainer::evaluate(std::int64_t sequences, at::Tensor* scored_samples) {
   ensure(validates(), "an evaluation needs validation sequences");
   finish();
   Impl& self = *impl_;
@@ -470,6 +470,10 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     const at::Tensor all = at::cat(scored, 1);
     report.auc = area_under_curve(self.comm, all);
     if (self.job.data.negatives < 1) report.loss = calibrated_log_loss(self.comm, all, self.job.data.negatives);
+    if (scored_samples != nullptr) {
+      *scored_samples = all;
+      scored_samples->select(0, 0).add_(std::log(self.job.data.negatives));
+    }
   }
   return report;
 }
@@ -494,6 +498,11 @@ void gather(comm::Communicator& comm, program::ChromeTrace& trace) {
 }
 
 }  // namespace
+
+std::string Trainer::tables_report() {
+  finish();
+  return impl_->tables.report(impl_->step);
+}
 
 std::string Trainer::chrome_trace() {
   finish();

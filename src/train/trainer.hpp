@@ -1,10 +1,12 @@
 // Trains one job on this rank under a plan: steps, evaluation, saving and loading.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/file_system.hpp"
 #include "comm/comm.hpp"
@@ -91,8 +93,10 @@ class Trainer {
   bool validates() const;  // there are validation sequences
   // Of a trainer that only evaluates a model of clicks: the rows to evaluate with, in place of what parameter servers hold.
   void read_rows(ps::ServingTable rows);
-  // At most `sequences` of them; 0: all.
-  EvaluationReport evaluate(std::int64_t sequences);
+  // At most `sequences` of them; 0: all. `scored`: where it is there and the model reads clicks, what this rank has of its samples: f32
+  // [2, samples], the logits, calibrated where samples labelled 0 were left out of training (train/auc.hpp), and the labels; in the
+  // samples' order where the plan has one rank.
+  EvaluationReport evaluate(std::int64_t sequences, at::Tensor* scored = nullptr);
 
   // Called after each step, or never. Which ranks and links have become slow since the last call, or are so no longer
   // (train/speed_watch.hpp); equal on all ranks.
@@ -102,6 +106,10 @@ class Trainer {
   TrafficByDimension sent() const;
   // How samples and experts were placed; nothing where they are not. All ranks call it.
   std::optional<PlacementReport> placement() const;
+
+  // What this trainer's steps have had of its tables on parameter servers: servers.json (docs/file-formats.md), on one rank; empty on the
+  // others, and without tables. All ranks call it.
+  std::string tables_report();
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
   // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.

@@ -4,6 +4,7 @@
 #include <ATen/ops/norm.h>
 #include <ATen/ops/sub.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +28,7 @@
 #include "train/finished.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
+#include "train/tables.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::train {
@@ -106,6 +108,22 @@ void add_device(CLI::App& app) {
   arguments->rank.add_to(*command);
   command->callback(
       [arguments] { device_of(plan::load_plan(arguments->plan), cluster::load_cluster(arguments->cluster), arguments->rank.rank); });
+}
+
+void add_servers(CLI::App& app) {
+  struct Arguments {
+    std::string yaml;
+    RankOptions rank;
+  };
+  CLI::App* command = app.add_subcommand("servers", "Fail where the parameter servers that a run names would not begin it");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("train_yaml", arguments->yaml)->required();
+  arguments->rank.add_to(*command);
+  command->callback([arguments] {
+    const model::JobSpec job = model::read_job(arguments->yaml);
+    const auto comm = comm::Communicator::connect({});
+    check_servers(job, *comm);
+  });
 }
 
 void add_measure(CLI::App& app) {
@@ -226,6 +244,36 @@ model::DataSpec all_of(const std::string& text, const LoadedRun& run) {
   return data;
 }
 
+// All of another click log, read as the run's.
+model::DataSpec all_of_log(const std::string& log, const LoadedRun& run) {
+  for (const model::CategoryColumn& column : run.job.data.columns.categories)
+    if (column.ids == model::CategoryColumn::Ids::vocabulary && column.file.empty())
+      throw Error(ErrorCode::invalid_config,
+                  text("the values of column '", column.name, "' have ids from the log that the model was trained with, and ", log,
+                       " does not say them"),
+                  run.job.data.columns.where, "a vocabulary in a file, or ids: hash", "evaluate on the lines that the run holds back");
+  model::DataSpec data = run.job.data;
+  data.sources = {{.path = log, .where = {.file = log, .block = {}}}};
+  data.synthetic = false;
+  data.train_fraction = 0;
+  data.negatives = 1;
+  data.where.file = log;
+  return data;
+}
+
+// A line for each sample, behind a first one with names.
+void write_predictions(const std::string& file, const at::Tensor& scored) {
+  const at::Tensor probabilities = scored.select(0, 0).sigmoid().contiguous(), labels = scored.select(0, 1).contiguous();
+  std::string out = "label,probability\n";
+  for (std::int64_t i = 0; i < probabilities.numel(); ++i) {
+    std::array<char, 64> line;
+    const int length = std::snprintf(line.data(), line.size(), "%d,%.9g\n", static_cast<int>(labels.data_ptr<float>()[i]),
+                                     static_cast<double>(probabilities.data_ptr<float>()[i]));
+    out.append(line.data(), static_cast<std::size_t>(length));
+  }
+  write_whole(real_file_system(), file, out);
+}
+
 std::string named(const model::DataSpec& data) {
   std::string out = data.synthetic ? "synthetic" : "";
   for (const model::SourceSpec& source : data.sources) out += (out.empty() ? "" : ", ") + source.path.string();
@@ -235,7 +283,7 @@ std::string named(const model::DataSpec& data) {
 void add_eval(CLI::App& app) {
   struct Arguments {
     std::string run;
-    std::string text;
+    std::string text, log, predictions;
     std::int64_t sequences = 0;
     bool json = false;
   };
@@ -243,6 +291,8 @@ void add_eval(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   command->add_option("run", arguments->run, "RUN or RUN@STEP")->required();
   command->add_option("--text", arguments->text, "A source of another text");
+  command->add_option("--log", arguments->log, "Another click log");
+  command->add_option("--predictions", arguments->predictions, "Where the label and the probability of each sample are written, as CSV");
   command->add_option("--sequences", arguments->sequences, "At most this many (0: all)");
   command->add_flag("--json", arguments->json);
   command->callback([arguments] {
@@ -256,7 +306,12 @@ void add_eval(CLI::App& app) {
     if (!arguments->text.empty() && (images || clicks))
       throw Error(ErrorCode::invalid_config, text("the run's model reads ", images ? "images" : "click logs"), run.job.data.where,
                   "no --text");
-    const model::DataSpec data = arguments->text.empty() ? run.job.data : all_of(arguments->text, run);
+    if (!clicks && !(arguments->log.empty() && arguments->predictions.empty()))
+      throw Error(ErrorCode::invalid_config, text("the run's model (", run.job.model.arch, ") reads no click logs"),
+                  {.file = run.folder.string(), .block = {}}, "no --log and no --predictions");
+    const model::DataSpec data = !arguments->log.empty()    ? all_of_log(arguments->log, run)
+                                 : !arguments->text.empty() ? all_of(arguments->text, run)
+                                                            : run.job.data;
     const auto dataset = data::open_dataset(data, run.job.model, run.job.train.seed);
     const auto comm = comm::Communicator::connect({});
     model::JobSpec job = run.job;
@@ -272,9 +327,12 @@ void add_eval(CLI::App& app) {
     trainer.load(run.checkpoint, false);
     if (clicks)
       if (std::optional<ps::ServingTable> rows = finished_rows(run.folder, run.checkpoint, run.job)) trainer.read_rows(std::move(*rows));
-    const EvaluationReport report = trainer.evaluate(arguments->sequences);
-    const std::string place = run.folder.string() + ", " + run.checkpoint.filename().string();
+    at::Tensor scored;
+    const EvaluationReport report = trainer.evaluate(arguments->sequences, &scored);
+    const std::string place =
+        run.folder.string() + ", " + run.checkpoint.filename().string() + (arguments->log.empty() ? "" : ", on " + arguments->log);
     if (clicks) {
+      if (!arguments->predictions.empty()) write_predictions(arguments->predictions, scored);
       const nlohmann::ordered_json out = {{"loss", report.loss},
                                           {"auc", report.auc ? nlohmann::ordered_json(*report.auc) : nlohmann::ordered_json(nullptr)},
                                           {"samples", report.tokens},
@@ -466,6 +524,7 @@ std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
 void add_commands(CLI::App& app) {
   add_model(app);
   add_device(app);
+  add_servers(app);
   add_measure(app);
   add_compare(app);
   add_generate(app);

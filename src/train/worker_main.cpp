@@ -36,6 +36,7 @@
 #include "train/own_servers.hpp"
 #include "train/plugin_model.hpp"
 #include "train/rebalance.hpp"
+#include "train/tables.hpp"
 #include "train/traffic.hpp"
 #include "train/worker_commands.hpp"
 
@@ -328,6 +329,7 @@ void train_rank(const TrainArguments& arguments) {
       // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
       const std::string yaml = model::portable_yaml(arguments.yaml, arguments.overrides);
       if (arguments.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, arguments.changed));
+      if (!arguments.resume) train::check_servers(job, *comm);
       lock.emplace(observe::make_run(run, if_exists, job, yaml, plan, cluster, *dataset));
     }
     if (arguments.rank.rank == 0) real_file_system().create_directories(run / "memory");
@@ -383,6 +385,8 @@ void train_rank(const TrainArguments& arguments) {
       const auto planned = trainer.plan().lengths ? std::nullopt : std::optional(train::planned(trainer.plan(), job.model, steps));
       write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, planned, steps, placement));
     }
+    const std::string tables = trainer.tables_report();
+    if (!tables.empty()) write_whole(real_file_system(), run / "servers.json", tables);
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 """Models that read click logs: DeepFM and DLRM against plain PyTorch, their tables with parameter servers, on one rank and on two."""
 
+import csv
 import gzip
 import json
 import math
@@ -353,6 +354,10 @@ def test_predictions_are_calibrated_where_negatives_are_left_out(clicks):
     assert losses["all"] == pytest.approx(torch.nn.functional.binary_cross_entropy(probability, labels.double()).item(), rel=1e-5)
     assert losses["some"] == pytest.approx(torch.nn.functional.binary_cross_entropy(calibrated, labels.double()).item(), rel=1e-5)
     assert losses["spread"] == pytest.approx(losses["some"], rel=1e-5)
+    clicks("eval", "some", "--predictions", "some.csv")
+    with open(clicks.folder / "some.csv") as file:
+        said = torch.tensor([float(row["probability"]) for row in csv.DictReader(file)], dtype=torch.float64)
+    torch.testing.assert_close(said, calibrated, rtol=1e-5, atol=1e-7)
 
 
 def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks):
@@ -364,8 +369,11 @@ def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks
         clicks("train", yaml, "--no-measure", *servers)
         table = json.loads(clicks("ps", "status", place, "--json").stdout)[0]
         assert table["name"] == "named" and table["dimension"] == DIM + 1 and table["rows"] > TABLES
+        before = sorted((clicks.folder / "runs" / "named").rglob("*"))
         refused = clicks("train", yaml, "--no-measure", "--overwrite", *servers, check=False)
         assert refused.returncode == 2 and "which another run has trained" in refused.stderr
+        # And what was to be replaced is still there.
+        assert sorted((clicks.folder / "runs" / "named").rglob("*")) == before
     finally:
         server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=30) == 0
@@ -519,6 +527,28 @@ def test_a_run_is_evaluated_and_served_without_its_servers(clicks):
     assert missing.returncode != 0 and f"tables-{STEPS:06}" in missing.stderr and not (clicks.folder / "other").exists()
     (clicks.folder / "away").rename(checkpoints / f"tables-{STEPS:06}")
 
+    lines = [line.split("\t", 1) for line in (clicks.folder / "clicks.tsv").read_text().splitlines()]
+
+    def predicted(run, *more):
+        out = json.loads(clicks("eval", run, "--json", "--predictions", "said.csv", *more).stdout)
+        with open(clicks.folder / "said.csv") as file:
+            rows = [(int(row["label"]), float(row["probability"])) for row in csv.DictReader(file)]
+        assert len(rows) == out["samples"]
+        # The loss and AUC that are said are those of the file.
+        assert out["loss"] == pytest.approx(-sum(math.log(p if label else 1 - p) for label, p in rows) / len(rows), rel=1e-5)
+        pairs = [(p > q) + (p == q) / 2 for one, p in rows if one for other, q in rows if not other]
+        assert out["auc"] == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
+        return rows
+
+    held_back = predicted("ads")
+    assert [label for label, _ in held_back] == [int(label) for label, _ in lines[900:]]
+    assert predicted(clicks.folder / "served") == held_back
+    # Another log, whose lines stand the other way round.
+    clicks.write("turned.tsv", "".join(f"{label}\t{rest}\n" for label, rest in reversed(lines[900:])))
+    turned = predicted("ads", "--log", "turned.tsv")
+    assert [label for label, _ in turned] == [label for label, _ in reversed(held_back)]
+    assert [p for _, p in turned] == pytest.approx([p for _, p in reversed(held_back)], abs=1e-6)
+
     clicks("export", "ads", "--to", "serving", "served", "--rows", "int8")
     assert json.loads((clicks.folder / "served" / "serving.json").read_text())["type"] == "int8"
     assert evaluated(clicks.folder / "served")[0] == pytest.approx(said["validation_loss"], rel=1e-2)
@@ -532,6 +562,9 @@ def test_a_run_is_evaluated_and_served_without_its_servers(clicks):
         assert (table["name"], table["dimension"], table["rows"]) == ("ads", DIM + 1, described["rows"])
         refused = clicks("train", "ads.yaml", "--no-measure", "--set", "name=ads", "--overwrite", "--set", f"parameter_servers.servers=[{place}]",
                          check=False)
+        assert refused.returncode == 2 and "hold " in refused.stderr and "which another run has trained" in refused.stderr
+        (clicks.folder / "runs" / "ads").rename(clicks.folder / "ads")
+        refused = clicks("train", "ads.yaml", "--no-measure", "--set", f"parameter_servers.servers=[{place}]", check=False)
         assert refused.returncode == 2 and "is finished: its rows do not change" in refused.stderr
     finally:
         server.send_signal(signal.SIGTERM)

@@ -6,7 +6,8 @@ import signal
 import socket
 import urllib.request
 
-from conftest import free_place
+import pytest
+from conftest import Page, free_place
 
 
 def place_with_a_free_neighbour():
@@ -75,6 +76,38 @@ def metrics_of(place):
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
+def check_page_of_tables(tessera, places, name):
+    """The run's page against the servers, whom nobody else has asked for anything."""
+    status = json.loads(tessera("ps", "status", *places, "--json").stdout)
+
+    def shown():
+        tessera("runs", "show", name, "--html", "page.html")
+        page = Page("run")
+        page.feed((tessera.folder / "page.html").read_text())
+        page.close()
+        assert "tables" in page.ids and "tables-note" in page.ids
+        return json.loads(page.data)
+
+    tables = shown()["tables"]
+    assert (tables["steps"], tables["consistency"], tables["seen"]["most"]) == (6, "synchronous", 0) and tables["seconds"] > 0
+    (table,) = tables["tables"]
+    assert table["name"] == name and [server["place"] for server in table["servers"]] == places
+    assert table["rows"] == sum(server["rows"] for server in status)
+    assert table["skew"] == pytest.approx(2 * max(server["rows"] for server in status) / table["rows"])
+    assert table["memory_bytes"] == sum(server["index_bytes"] + server["row_bytes"] for server in status) and table["disk_bytes"] == 0
+    assert table["hits"] == 1
+    for key in ("keys_pulled", "keys_pushed"):
+        assert table[key] == sum(server[key] for server in status) == sum(server[key] for server in table["servers"])
+    for server, said in zip(table["servers"], status):
+        for key in ("pulls", "pushes"):
+            assert server[key]["messages"] == sum(count for _, count in said[key]["classes"])
+            assert (server[key]["median"], server[key]["p99"]) == (said[key]["median"], said[key]["p99"])
+    file = tessera.folder / "runs" / name / "servers.json"
+    file.write_text(file.read_text().replace('"tables"', '"tabels"'))
+    damaged = shown()
+    assert damaged["tables"] is None and any("servers.json is left out" in note for note in damaged["notes"])
+
+
 def test_metrics_and_status_say_what_a_run_has_asked_of_its_servers(tessera):
     draw = random.Random(1)
     lines = [f"{draw.randrange(2)} 1:{draw.random():.3f} {draw.randrange(2, 40)}:1" for _ in range(300)]
@@ -91,6 +124,7 @@ def test_metrics_and_status_say_what_a_run_has_asked_of_its_servers(tessera):
             "parallel": {"dp": 1, "pp": 1, "tp": 1}})
         tessera("train", "seen.yaml", "--no-measure")
         metrics = metrics_of(page)
+        check_page_of_tables(tessera, places, "seen")
         status = json.loads(tessera("ps", "status", *places, "--json", "--seconds", "0.05").stdout)
         assert [table["server"] for table in status] == places
         for table in status:
@@ -100,14 +134,18 @@ def test_metrics_and_status_say_what_a_run_has_asked_of_its_servers(tessera):
                 assert metrics[f"tessera_ps_{name}{labels}"] == table[key], name
             server = f'{{server="{table["server"]}"}}'
             assert metrics[f"tessera_ps_slowest_worker_steps{server}"] == table["slowest"] == 6
-            assert metrics[f"tessera_ps_push_seconds_count{server}"] == 6
-            last = f'tessera_ps_push_seconds_bucket{{server="{table["server"]}",le="+Inf"}}'
-            assert metrics[last] == 6 and metrics[f"tessera_ps_push_seconds_sum{server}"] > 0
-            assert table["pulled_per_second"] == 0
+            assert metrics[f"tessera_ps_push_seconds_count{labels}"] == 6
+            last = f'tessera_ps_push_seconds_bucket{labels[:-1]},le="+Inf"}}'
+            assert metrics[last] == 6 and metrics[f"tessera_ps_push_seconds_sum{labels}"] > 0
+            # Nobody asks any more.
+            assert table["pulled_per_second"] == 0 and table["pushes"]["classes"] == [] and "median" not in table["pushes"]
+        for table in json.loads(tessera("ps", "status", *places, "--json").stdout):
+            assert sum(count for _, count in table["pushes"]["classes"]) == 6
+            assert 0 < table["pushes"]["median"] <= table["pushes"]["p99"] and table["pulls"]["median"] > 0
         assert sum(table["rows"] for table in status) > 10
         shown = tessera("ps", "status", *places).stdout
         skew = max(table["rows"] for table in status) * 2 / sum(table["rows"] for table in status)
-        assert "skew" in shown and f"{skew:.2f}" in shown
+        assert "skew" in shown and f"{skew:.2f}" in shown and "pull p50 / p99" in shown
     finally:
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0

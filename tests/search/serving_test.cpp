@@ -88,6 +88,16 @@ TEST(Serving, LeavesHostsThatServeFewerSamples) {
   }
 }
 
+TEST(Serving, TheExplanationSaysThatRowsAreNotInItsMemory) {
+  const auto explained = [](const std::string& servers) {
+    const model::JobSpec job = job_of(servers);
+    return explain(search(job, hosts(), rows_of(1e-9, 1e-9)), job.model, hosts());
+  };
+  const std::string words = "without the rows that the parameter servers hold";
+  EXPECT_NE(explained("{}").find(words), std::string::npos);
+  EXPECT_EQ(explained("{servers: [\"10.0.0.1:29500\"]}").find(words), std::string::npos);
+}
+
 TEST(Serving, RowsThatArePulledAheadCostLessOfAStep) {
   const profile::Profile profile = rows_of(2e-7, 2e-7);
   const auto of_rows = [&](const std::string& servers) {

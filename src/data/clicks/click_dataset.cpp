@@ -21,10 +21,10 @@ class ClickDataset final : public Dataset {
     train_ = first_validation_;
     validation_ = size - first_validation_;
     if (spec.negatives < 1) keep_negatives(spec.negatives, seed);
-    if (train_ < 1 || (validation_ < 1 && spec.train_fraction < 1))
+    if ((train_ < 1 && spec.train_fraction > 0) || (validation_ < 1 && spec.train_fraction < 1))
       throw Error(ErrorCode::invalid_config, text("the source has ", size, " lines: too few to train and to validate on"), where_,
                   "at least one for each", "use more lines, or data.split.train: 1.0 to go without validation");
-    order_.emplace(std::vector<std::int64_t>{train_}, std::vector<double>(), seed);
+    if (train_ > 0) order_.emplace(std::vector<std::int64_t>{train_}, std::vector<double>(), seed);
     if (std::string note = lines_->note(); !note.empty()) notes_.push_back(std::move(note));
   }
 
@@ -93,7 +93,7 @@ class ClickDataset final : public Dataset {
   std::int64_t first_validation_ = 0;
   std::int64_t validation_ = 0;
   std::vector<std::int64_t> kept_;  // with negatives that are left out, the lines of training samples
-  std::optional<Mixture> order_;
+  std::optional<Mixture> order_;    // of lines to train on, where there are some
 };
 
 }  // namespace
