@@ -233,7 +233,7 @@ void ColdRows::begin_merge() {
   merge_ = std::make_unique<Merge>(Merge{.partition = *next,
                                          .first = first,
                                          .pieces = {pieces.begin() + static_cast<std::ptrdiff_t>(first), pieces.end()},
-                                         .offset = extents_.take(bytes),
+                                         .offset = bytes < kLargePiece ? extents_.take(bytes) : extents_.take(bytes, kHugePage),
                                          .bytes = bytes});
   merge_->result = std::async(std::launch::async, [this, records, bits = filter_bits(records), &job = *merge_] {
     return merge(file_, format_, job.pieces, job.offset, records, bits);

@@ -11,7 +11,9 @@ constexpr std::size_t kReadAhead = 256 << 10;  // bytes that are read or written
 constexpr std::size_t kAskedRecords = 2;       // on both sides of the likeliest
 constexpr std::size_t kFarGuess = 64;          // blocks
 
-std::size_t buffer_blocks(const PieceFormat& format) { return std::max<std::size_t>(1, kReadAhead / format.block_bytes); }
+std::size_t buffer_blocks(const PieceFormat& format, std::uint64_t bytes = kReadAhead) {
+  return std::max<std::size_t>(1, bytes / format.block_bytes);
+}
 
 }  // namespace
 
@@ -72,12 +74,12 @@ PieceWriter::PieceWriter(const ScratchFile& file, const PieceFormat& format, std
     : file_(file),
       format_(format),
       piece_(new Piece(format, offset, most_records, filter_bits)),
-      buffer_(buffer_blocks(format) * format.block_bytes) {}
+      buffer_(buffer_blocks(format, format.bytes(most_records) < kLargePiece ? kReadAhead : kHugePage) * format.block_bytes) {}
 
 std::byte* PieceWriter::next() {
   if (record_ == format_.block_records) {
     record_ = 0;
-    if (++block_ == buffer_blocks(format_)) write_blocks();
+    if (++block_ * format_.block_bytes == buffer_.size()) write_blocks();
   }
   return buffer_.data() + block_ * format_.block_bytes + record_ * format_.record_bytes;
 }

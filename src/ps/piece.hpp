@@ -41,6 +41,10 @@ struct Record {
   }
 };
 
+// Pieces of at least this size begin at a multiple of kHugePage in the file and are written by huge pages at once: then many systems keep
+// and map them as such, and finding where one of them is takes the processor less time than reading it.
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20, kLargePiece = 4 * kHugePage;
+
 struct PieceFormat {
   PieceFormat(std::size_t row_bytes, int hash_bits);
   std::size_t record_bytes, block_bytes, block_records;
