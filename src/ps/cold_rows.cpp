@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.hpp"
+#include "ps/in_flight.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 constexpr double kFewestFilterBits = 2, kMostFilterBits = 12;  // of a key: one in 80 that are not there is looked for in vain
 constexpr std::size_t kMergedPieces = 4;                       // at once, or more: fewer are more reads, more are more searches
 constexpr std::size_t kMostPieces = 16;                        // of a partition, before rows wait for merges
-constexpr std::size_t kAhead = 16;                             // keys whose filters are on their way from memory
+constexpr std::size_t kAskedBytes = 512;                       // of a record, from memory; the processor fetches what follows by itself
 
 std::shared_ptr<const Piece> merge(const ScratchFile& file, const PieceFormat& format, std::span<const std::shared_ptr<const Piece>> pieces,
                                    std::uint64_t offset, std::size_t most_records, double filter_bits) {
@@ -43,54 +44,97 @@ ColdRows::Search ColdRows::search_for(std::size_t item, std::uint64_t key) const
 
 bool ColdRows::go_on(Search& search) const {
   const Pieces& pieces = partitions_[search.partition].pieces;
-  if (search.piece < pieces.size() && search.block > 0 && pieces[search.piece]->may_reach(search.block - 1, search.hash)) {
-    --search.block;
+  if (search.block && *search.block > 0 && pieces[search.piece]->may_reach(*search.block - 1, search.hash)) {
+    --*search.block;
     return true;
   }
+  search.block.reset();
+  const Piece::Bits bits(search.hash);
   while (search.piece > 0)
-    if (const Piece& piece = *pieces[--search.piece]; piece.may_hold(search.hash)) {
-      search.block = piece.block_of(search.hash);
+    if (const Piece& piece = *pieces[--search.piece]; piece.may_hold(bits)) {
+      piece.ask_block(search.hash);
       return true;
     }
   return false;
 }
 
-void ColdRows::find(std::span<const std::uint64_t> keys, const std::function<void(std::size_t, const std::byte*)>& found) const {
-  std::vector<std::byte> block(format_.block_bytes);
-  std::vector<Search> searches, waiting;
-  searches.reserve(keys.size());
-  for (std::size_t item = 0; item < keys.size(); ++item) searches.push_back(search_for(item, keys[item]));
-  // Looks into the block; true if the key is there, erased or not.
-  const auto look = [&](const Search& search) {
-    const Piece& piece = *partitions_[search.partition].pieces[search.piece];
-    const std::byte* const record = piece.find(search.block, block, keys[search.item], search.hash);
-    if (record != nullptr && !Record::erased(record)) found(search.item, record);
-    return record != nullptr;
-  };
-  const auto place_of = [&](const Search& search) {
-    return partitions_[search.partition].pieces[search.piece]->block_offset(search.block);
-  };
-  while (!searches.empty()) {
-    waiting.clear();
-    for (std::size_t i = 0; i < searches.size(); ++i) {
-      if (i + kAhead < searches.size())
-        for (const auto& piece : partitions_[searches[i + kAhead].partition].pieces) piece->ask(searches[i + kAhead].hash);
-      Search& search = searches[i];
-      while (go_on(search)) {
-        if (!file_.read_now(place_of(search), block)) {
-          waiting.push_back(search);
-          break;
-        }
-        if (look(search)) break;
-      }
-    }
-    searches.clear();
-    // By now the disk works on all of them at once.
-    for (const Search& search : waiting) {
-      file_.read(place_of(search), block);
-      if (!look(search)) searches.push_back(search);
-    }
+void ColdRows::find(std::span<const std::uint64_t> keys, const Found& found) {
+  const bool mapped = resident_ && file_.map(extents_.end());
+  const std::int64_t faults = mapped ? major_faults() : 0;
+  searches_.clear();
+  for (std::size_t item = 0; item < keys.size(); ++item) searches_.push_back(search_for(item, keys[item]));
+  bool waited = false;
+  while (!searches_.empty()) {
+    in_block_.clear();
+    in_flight(
+        searches_.size(),
+        [&](std::size_t i) {
+          const Piece::Bits bits(searches_[i].hash);
+          for (const auto& piece : partitions_[searches_[i].partition].pieces) piece->ask(bits);
+        },
+        [&](std::size_t i) {
+          if (go_on(searches_[i])) in_block_.push_back(searches_[i]);
+        });
+    searches_.clear();
+    if (mapped)
+      look_at_map(keys, found);
+    else
+      waited |= look_by_reads(keys, found);
   }
+  // Faults wait for the disk one after the other.
+  resident_ = mapped ? major_faults() == faults : !waited;
+}
+
+std::uint64_t ColdRows::place_of(Search& search) const {
+  const Piece& piece = piece_of(search);
+  if (!search.block) search.block = piece.block_of(search.hash);
+  return piece.block_offset(*search.block);
+}
+
+const std::byte* ColdRows::look(const Search& search, std::uint64_t key, std::span<const std::byte> block) {
+  const std::byte* const record = piece_of(search).find(*search.block, block, key, search.hash);
+  if (record == nullptr) searches_.push_back(search);
+  return record == nullptr || Record::erased(record) ? nullptr : record;
+}
+
+void ColdRows::look_at_map(std::span<const std::uint64_t> keys, const Found& found) {
+  records_.clear();
+  in_flight(
+      in_block_.size(),
+      [&](std::size_t i) {
+        Search& search = in_block_[i];
+        const std::byte* const block = file_.at(place_of(search));
+        piece_of(search).ask_records(*search.block, search.hash, block);
+      },
+      [&](std::size_t i) {
+        Search& search = in_block_[i];
+        const std::byte* const record = look(search, keys[search.item], {file_.at(place_of(search)), format_.block_bytes});
+        if (record != nullptr) records_.push_back({search.item, record});
+      });
+  in_flight(
+      records_.size(),
+      [&](std::size_t i) {
+        for (std::size_t at = 0; at < std::min(kAskedBytes, format_.record_bytes); at += 64) __builtin_prefetch(records_[i].second + at);
+      },
+      [&](std::size_t i) { found(records_[i].first, records_[i].second); });
+}
+
+bool ColdRows::look_by_reads(std::span<const std::uint64_t> keys, const Found& found) {
+  std::vector<std::byte> buffer(format_.block_bytes);
+  const auto use = [&](const Search& search) {
+    if (const std::byte* const record = look(search, keys[search.item], buffer)) found(search.item, record);
+  };
+  std::erase_if(in_block_, [&](Search& search) {
+    if (!file_.read_now(place_of(search), buffer)) return false;
+    use(search);
+    return true;
+  });
+  // By now the disk works on all of them at once.
+  for (Search& search : in_block_) {
+    file_.read(place_of(search), buffer);
+    use(search);
+  }
+  return !in_block_.empty();
 }
 
 void ColdRows::add(std::size_t partition, std::size_t count, const std::function<void(std::size_t, std::byte*)>& fill) {
@@ -119,7 +163,7 @@ void ColdRows::add(std::size_t partition, std::size_t count, const std::function
 
 bool ColdRows::erase_from(const Piece& piece, std::uint64_t key) {
   const std::uint64_t hash = hash_of(key);
-  if (!piece.may_hold(hash)) return false;
+  if (!piece.may_hold(Piece::Bits(hash))) return false;
   std::vector<std::byte> block(format_.block_bytes);
   for (std::size_t number = piece.block_of(hash);; --number) {
     file_.read(piece.block_offset(number), block);
@@ -189,7 +233,7 @@ void ColdRows::begin_merge() {
   merge_ = std::make_unique<Merge>(Merge{.partition = *next,
                                          .first = first,
                                          .pieces = {pieces.begin() + static_cast<std::ptrdiff_t>(first), pieces.end()},
-                                         .offset = extents_.take(bytes),
+                                         .offset = bytes < kLargePiece ? extents_.take(bytes) : extents_.take(bytes, kHugePage),
                                          .bytes = bytes});
   merge_->result = std::async(std::launch::async, [this, records, bits = filter_bits(records), &job = *merge_] {
     return merge(file_, format_, job.pieces, job.offset, records, bits);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ps/extents.hpp"
@@ -31,7 +32,8 @@ class ColdRows {
   std::size_t partition_of(std::uint64_t hash) const { return format_.hash_bits == 0 ? 0 : hash >> (64 - format_.hash_bits); }
 
   // Calls with those of the keys that have a row, in no particular order, each with its place in `keys`.
-  void find(std::span<const std::uint64_t> keys, const std::function<void(std::size_t, const std::byte* record)>& found) const;
+  using Found = std::function<void(std::size_t, const std::byte* record)>;
+  void find(std::span<const std::uint64_t> keys, const Found& found);
   // Takes in `count` rows of different keys of a partition, over those that are there. `fill` is called for each in turn, with bytes to
   // fill in by Record::begin, in the order of hash and key.
   void add(std::size_t partition, std::size_t count, const std::function<void(std::size_t, std::byte* record)>& fill);
@@ -61,12 +63,21 @@ class ColdRows {
   struct Search {
     std::size_t item, partition;
     std::uint64_t hash;
-    std::size_t piece, block = 0;
+    std::size_t piece;
+    std::optional<std::size_t> block = {};
   };
 
   Search search_for(std::size_t item, std::uint64_t key) const;
   // Moves on to the next place; false after the last one.
   bool go_on(Search& search) const;
+  const Piece& piece_of(const Search& search) const { return *partitions_[search.partition].pieces[search.piece]; }
+  // Of its block, in the file.
+  std::uint64_t place_of(Search& search) const;
+  // The key's record; null where there is none, and where it goes on with its search, or it has been erased.
+  const std::byte* look(const Search& search, std::uint64_t key, std::span<const std::byte> block);
+  void look_at_map(std::span<const std::uint64_t> keys, const Found& found);
+  // Whether it had to wait for the disk.
+  bool look_by_reads(std::span<const std::uint64_t> keys, const Found& found);
   bool erase_from(const Piece& piece, std::uint64_t key);
   double filter_bits(std::size_t records) const;
   // The first of the pieces that are to become one, if any are.
@@ -79,9 +90,12 @@ class ColdRows {
   std::size_t filter_bytes_;
   std::size_t memory_bytes_ = 0;
   ScratchFile file_;
+  bool resident_ = true;  // what the last find() read was in memory
   Extents extents_;
   std::vector<Partition> partitions_;
-  std::unique_ptr<Merge> merge_;  // its thread uses what stands above
+  std::vector<Search> searches_, in_block_;                        // of a find() that goes on
+  std::vector<std::pair<std::size_t, const std::byte*>> records_;  // which it found
+  std::unique_ptr<Merge> merge_;                                   // its thread uses what stands above
 };
 
 }  // namespace tessera::ps

@@ -21,6 +21,14 @@ class Extents {
     return end_ - bytes;
   }
 
+  // Beginning at a multiple of `alignment`.
+  std::uint64_t take(std::uint64_t bytes, std::uint64_t alignment) {
+    const std::uint64_t begin = take(bytes + alignment), aligned = (begin + alignment - 1) / alignment * alignment;
+    give_back(begin, aligned - begin);
+    give_back(aligned + bytes, begin + alignment - aligned);
+    return aligned;
+  }
+
   void give_back(std::uint64_t begin, std::uint64_t bytes) {
     if (bytes == 0) return;
     auto gap = gaps_.emplace(begin, bytes).first;

@@ -8,9 +8,12 @@ namespace {
 
 constexpr std::size_t kBlock = 2048;           // read at once; of larger ones more bytes are copied, of smaller ones more is in memory
 constexpr std::size_t kReadAhead = 256 << 10;  // bytes that are read or written at once, in whole blocks
-constexpr int kMostFilterHashes = 6;
+constexpr std::size_t kAskedRecords = 2;       // on both sides of the likeliest
+constexpr std::size_t kFarGuess = 64;          // blocks
 
-std::size_t buffer_blocks(const PieceFormat& format) { return std::max<std::size_t>(1, kReadAhead / format.block_bytes); }
+std::size_t buffer_blocks(const PieceFormat& format, std::uint64_t bytes = kReadAhead) {
+  return std::max<std::size_t>(1, bytes / format.block_bytes);
+}
 
 }  // namespace
 
@@ -24,41 +27,45 @@ Piece::Piece(const PieceFormat& format, std::uint64_t offset, std::size_t most_r
     : format_(format),
       offset_(offset),
       filter_(static_cast<std::size_t>(static_cast<double>(most_records) * filter_bits / 64) + 1),
-      filter_hashes_(std::clamp(static_cast<int>(std::lround(filter_bits * std::log(2.0))), 1, kMostFilterHashes)) {
+      filter_functions_(
+          std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(filter_bits * std::log(2.0))), 1, Bits(0).of_functions.size())) {
   fences_.reserve(format.blocks(most_records));
 }
 
-std::uint64_t Piece::bits_of(std::uint64_t hash) const {
-  std::uint64_t drawn = mixed(hash) * 0x9E3779B97F4A7C15ull >> 20, bits = 0;
-  for (int i = 0; i < filter_hashes_; ++i, drawn >>= 6) bits |= std::uint64_t{1} << (drawn & 63);
-  return bits;
-}
-
-bool Piece::may_hold(std::uint64_t hash) const {
-  const std::uint64_t bits = bits_of(hash);
-  return (filter_[word_of(hash)] & bits) == bits;
-}
-
 std::size_t Piece::block_of(std::uint64_t hash) const {
-  const auto after = std::ranges::upper_bound(fences_, fence_of(hash));
+  const std::uint32_t fence = fence_of(hash);
+  const std::size_t guess = guess_of(hash), end = fences_.size();
+  std::size_t low = guess - std::min(guess, kFarGuess), high = std::min(end, guess + kFarGuess);
+  if (fences_[low] > fence) low = 0;
+  if (high < end && fences_[high] <= fence) high = end;
+  const auto begin = fences_.begin(),
+             after = std::upper_bound(begin + static_cast<std::ptrdiff_t>(low), begin + static_cast<std::ptrdiff_t>(high), fence);
   return after == fences_.begin() ? 0 : static_cast<std::size_t>(after - fences_.begin()) - 1;
+}
+
+std::size_t Piece::guessed_record(std::size_t block, std::uint64_t hash) const {
+  const std::uint32_t first = fences_[block], fence = std::max(first, fence_of(hash));
+  const std::uint32_t behind = block + 1 < fences_.size() ? fences_[block + 1] : ~std::uint32_t{0};
+  const std::size_t records = records_of(block), guess = records * std::uint64_t{fence - first} / (std::uint64_t{behind - first} + 1);
+  return std::min(guess, records - 1);
+}
+
+void Piece::ask_records(std::size_t block_number, std::uint64_t hash, const std::byte* block) const {
+  const std::size_t guess = guessed_record(block_number, hash), end = std::min(records_of(block_number), guess + kAskedRecords + 1);
+  for (std::size_t i = guess - std::min(guess, kAskedRecords); i < end; ++i) __builtin_prefetch(block + i * format_.record_bytes);
 }
 
 std::size_t Piece::records_of(std::size_t block) const { return std::min(format_.block_records, records_ - block * format_.block_records); }
 
 const std::byte* Piece::find(std::size_t block_number, std::span<const std::byte> block, std::uint64_t key, std::uint64_t hash) const {
   const auto at = [&](std::size_t i) { return block.data() + i * format_.record_bytes; };
-  std::size_t low = 0, high = records_of(block_number);
-  const std::size_t end = high;
-  while (low < high) {
-    const std::size_t middle = (low + high) / 2;
-    if (hash_of(Record::key(at(middle))) < hash)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  for (; low < end && hash_of(Record::key(at(low))) == hash; ++low)
-    if (Record::key(at(low)) == key) return at(low);
+  const auto hash_at = [&](std::size_t i) { return hash_of(Record::key(at(i))); };
+  const std::size_t end = records_of(block_number);
+  std::size_t i = guessed_record(block_number, hash);
+  while (i < end && hash_at(i) < hash) ++i;
+  while (i > 0 && hash_at(i - 1) >= hash) --i;
+  for (; i < end && hash_at(i) == hash; ++i)
+    if (Record::key(at(i)) == key) return at(i);
   return nullptr;
 }
 
@@ -67,12 +74,12 @@ PieceWriter::PieceWriter(const ScratchFile& file, const PieceFormat& format, std
     : file_(file),
       format_(format),
       piece_(new Piece(format, offset, most_records, filter_bits)),
-      buffer_(buffer_blocks(format) * format.block_bytes) {}
+      buffer_(buffer_blocks(format, format.bytes(most_records) < kLargePiece ? kReadAhead : kHugePage) * format.block_bytes) {}
 
 std::byte* PieceWriter::next() {
   if (record_ == format_.block_records) {
     record_ = 0;
-    if (++block_ == buffer_blocks(format_)) write_blocks();
+    if (++block_ * format_.block_bytes == buffer_.size()) write_blocks();
   }
   return buffer_.data() + block_ * format_.block_bytes + record_ * format_.record_bytes;
 }
@@ -80,7 +87,8 @@ std::byte* PieceWriter::next() {
 void PieceWriter::add() {
   const std::uint64_t hash = hash_of(Record::key(buffer_.data() + block_ * format_.block_bytes + record_ * format_.record_bytes));
   if (record_ == 0) piece_->fences_.push_back(piece_->fence_of(hash));
-  piece_->filter_[piece_->word_of(hash)] |= piece_->bits_of(hash);
+  const Piece::Bits bits(hash);
+  piece_->filter_[piece_->word_of(bits)] |= bits.of_functions[piece_->filter_functions_ - 1];
   ++record_;
   ++piece_->records_;
 }

@@ -2,6 +2,7 @@
 // filter in memory, so that finding a row reads one block and a key that is not there seldom reads any.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -40,6 +41,10 @@ struct Record {
   }
 };
 
+// Pieces of at least this size begin at a multiple of kHugePage in the file and are written by huge pages at once: then many systems keep
+// and map them as such, and finding where one of them is takes the processor less time than reading it.
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20, kLargePiece = 4 * kHugePage;
+
 struct PieceFormat {
   PieceFormat(std::size_t row_bytes, int hash_bits);
   std::size_t record_bytes, block_bytes, block_records;
@@ -56,13 +61,34 @@ class Piece {
   std::uint64_t disk_bytes() const { return format_.bytes(records_); }
   std::size_t memory_bytes() const { return fences_.capacity() * sizeof(std::uint32_t) + filter_.capacity() * sizeof(std::uint64_t); }
 
-  void ask(std::uint64_t hash) const { __builtin_prefetch(&filter_[word_of(hash)]); }
+  // A hash, mixed for the filter.
+  struct Bits {
+    explicit Bits(std::uint64_t hash) : mixed((hash ^ hash >> 32) * 0xD6E8FEB86659FD93ull) {
+      std::uint64_t drawn = mixed * 0x9E3779B97F4A7C15ull >> 20, bits = 0;
+      for (std::uint64_t& so_far : of_functions) {
+        bits |= std::uint64_t{1} << (drawn & 63);
+        so_far = bits;
+        drawn >>= 6;
+      }
+    }
+    std::uint64_t mixed;
+    std::array<std::uint64_t, 6> of_functions;  // the bits of one hash function, of two, and so on
+  };
+
+  void ask(const Bits& bits) const { __builtin_prefetch(&filter_[word_of(bits)]); }
   // False: certainly not.
-  bool may_hold(std::uint64_t hash) const;
+  bool may_hold(const Bits& bits) const {
+    const std::uint64_t wanted = bits.of_functions[filter_functions_ - 1];
+    return (filter_[word_of(bits)] & wanted) == wanted;
+  }
+  // From memory, what block_of needs.
+  void ask_block(std::uint64_t hash) const { __builtin_prefetch(&fences_[guess_of(hash)]); }
   // Where the key stands if it is here, or in the block before it while that may_reach it.
   std::size_t block_of(std::uint64_t hash) const;
   bool may_reach(std::size_t block_before, std::uint64_t hash) const { return fences_[block_before + 1] == fence_of(hash); }
   std::uint64_t block_offset(std::size_t block) const { return offset_ + block * format_.block_bytes; }
+  // From memory, what find most likely needs.
+  void ask_records(std::size_t block_number, std::uint64_t hash, const std::byte* block) const;
   // The key's record, or null.
   const std::byte* find(std::size_t block_number, std::span<const std::byte> block, std::uint64_t key, std::uint64_t hash) const;
   std::size_t records_of(std::size_t block) const;
@@ -71,19 +97,20 @@ class Piece {
   friend class PieceWriter;
   Piece(const PieceFormat& format, std::uint64_t offset, std::size_t most_records, double filter_bits);
   std::uint32_t fence_of(std::uint64_t hash) const { return static_cast<std::uint32_t>((hash << format_.hash_bits) >> 32); }
-  static std::uint64_t mixed(std::uint64_t hash) { return (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ull; }
-  std::size_t word_of(std::uint64_t hash) const {
+  std::size_t word_of(const Bits& bits) const {
     __extension__ using Wide = unsigned __int128;
-    return static_cast<std::size_t>((static_cast<Wide>(mixed(hash)) * filter_.size()) >> 64);
+    return static_cast<std::size_t>((static_cast<Wide>(bits.mixed) * filter_.size()) >> 64);
   }
-  std::uint64_t bits_of(std::uint64_t hash) const;
+  // Hashes are spread evenly: about which block a hash stands in, and which record of a block.
+  std::size_t guess_of(std::uint64_t hash) const { return (std::uint64_t{fence_of(hash)} * fences_.size()) >> 32; }
+  std::size_t guessed_record(std::size_t block, std::uint64_t hash) const;
 
   PieceFormat format_;
   std::uint64_t offset_;
   std::size_t records_ = 0;
   std::vector<std::uint32_t> fences_;  // of each block's first record
   std::vector<std::uint64_t> filter_;  // a Bloom filter with all bits of a key in one word
-  int filter_hashes_;
+  std::size_t filter_functions_;
 };
 
 // Writes a piece into a part of the file that has format.bytes(most_records) bytes.

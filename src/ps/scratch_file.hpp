@@ -22,9 +22,20 @@ class ScratchFile {
   // False where that would have to wait for the disk; then the system has been asked to fetch the bytes.
   bool read_now(std::uint64_t offset, std::span<std::byte> bytes) const;
 
+  // Maps all that is written below `end`, for one thread; false where the system maps no such file.
+  bool map(std::uint64_t end);
+  // Precondition: map() of what comes behind it was true. Valid until the next map(). Waits for what the system no longer holds in memory,
+  // and if the disk does not give that back, the process ends with SIGBUS.
+  const std::byte* at(std::uint64_t offset) const { return mapped_ + offset; }
+
  private:
   std::filesystem::path folder_;
   int descriptor_ = -1;
+  std::byte* mapped_ = nullptr;
+  std::uint64_t mapped_bytes_ = 0;
 };
+
+// How often this thread waited for the disk because mapped bytes were not in memory.
+std::int64_t major_faults();
 
 }  // namespace tessera::ps

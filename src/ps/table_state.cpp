@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kIndexBytes = 30;                         // of a row, at most
 constexpr std::int64_t kPartitionBytes = std::int64_t{4} << 20;  // of the limit: what leaves at once is some of them
+constexpr std::size_t kFewRows = 16;                             // whose bytes are on their way from memory
+constexpr std::size_t kFewLeave = 4;                             // of a partition's rows: one in so many
 constexpr std::uint32_t kFewestRows = Slab::kChunkRows;
 
 // What of a gradient is pushed, so that its norm is at most `most`.
@@ -125,8 +127,9 @@ std::uint32_t Table::State::load_row(Key key, const std::byte* record) {
   index.insert(key, row);
   // What the snapshot has not had yet was last changed before it.
   const bool changed = Record::period(record) == (snapshot_wants(hash_of(key)) ? period - 1 : period);
-  mark(row) = static_cast<unsigned char>(1 | Mark::kOnDisk | (changed ? Mark::kChanged : 0));
+  mark(row) = static_cast<unsigned char>(Mark::kOnDisk | (changed ? Mark::kChanged : 0));
   copy_in(Record::row(record), row);
+  if (free_rows.size() > kFewRows) ask(free_rows[free_rows.size() - kFewRows]);
   return row;
 }
 
@@ -189,10 +192,9 @@ void Table::State::make_room(std::size_t count) {
 }
 
 void Table::State::write(std::span<const RowPlace> rows) {
-  constexpr std::size_t kFew = 16;  // whose bytes are on their way from memory
   try {
     cold->add(hand, rows.size(), [&](std::size_t i, std::byte* record) {
-      if (i + kFew < rows.size()) ask(rows[i + kFew].row);
+      if (i + kFewRows < rows.size()) ask(rows[i + kFewRows].row);
       copy_out(rows[i].row, Record::begin(record, rows[i].key, (mark(rows[i].row) & Mark::kChanged) != 0 ? period : 0));
     });
   } catch (const Error& problem) {
@@ -211,11 +213,9 @@ void Table::State::sweep() {
   in_flight(
       rows.size(), [&](std::size_t i) { marks.ask_to_write(rows[i].row); },
       [&](std::size_t i) {
-        unsigned char& known = mark(rows[i].row);
-        const unsigned uses = known & Mark::kUses;
+        const unsigned known = mark(rows[i].row);
         // One use does not keep a row: most of those that are asked for once are not asked for again soon.
-        leaves[i] = uses <= 1 || rows[i].row >= most_rows;
-        known = static_cast<unsigned char>((known & ~Mark::kUses) | (uses + 1) / 2);
+        leaves[i] = (known & Mark::kUses) <= 1 || rows[i].row >= most_rows;
         if (!leaves[i]) return;
         ++leaving;
         if ((known & Mark::kOnDisk) == 0) to_write.push_back(rows[i]);
@@ -229,6 +229,12 @@ void Table::State::sweep() {
     if (left && row < most_rows) free_rows.push_back(row);
     return left;
   });
+  // What is known of the others grows old only where too few leave: so rows of middling use are told from those of less.
+  if (leaving < rows.size() / kFewLeave)
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      unsigned char& known = mark(rows[i].row);
+      if (!leaves[i]) known = static_cast<unsigned char>((known & ~Mark::kUses) | ((known & Mark::kUses) + 1) / 2);
+    }
   swept[hand] = ++erased;
   if (sweeps_to_shrink > 0 && --sweeps_to_shrink == 0) give_back_memory();
   hand = (hand + 1) % cold->partitions();

@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "ps/cold_rows.hpp"
+#include "ps/in_flight.hpp"
 #include "ps/key_index.hpp"
 #include "ps/ps.hpp"
 #include "ps/slab.hpp"
@@ -21,34 +22,9 @@
 
 namespace tessera::ps {
 
-// Keys of a block, whose lines and rows are on their way from memory at once. Of 16, 32, 48 and 64 the last measured best, above all for
-// keys that are often asked for.
-constexpr std::size_t kAhead = 64;
 // Keys that are searched at once, before their rows are used. Few keep their lines of the index and their rows in the cache (512 measured
 // better than 4096); many let the disk work on all that lie there at the same time.
 constexpr std::size_t kChunk = 512, kMostChunk = 4096;
-
-// Calls the two for each of so many items, in order and a block at a time, the first one block ahead: what it asks memory for is there
-// when the second needs it. As a function of its own it takes a seventh more instructions a row.
-template <typename Ask, typename Use>
-[[gnu::always_inline]] inline void in_flight(std::size_t count, const Ask& ask, const Use& use) {
-  for (std::size_t i = 0; i < std::min(count, kAhead); ++i) ask(i);
-  for (std::size_t begin = 0; begin < count; begin += kAhead) {
-    const std::size_t end = std::min(begin + kAhead, count), next_end = std::min(end + kAhead, count);
-    for (std::size_t i = end; i < next_end; ++i) ask(i);
-    for (std::size_t i = begin; i < end; ++i) use(i);
-  }
-}
-
-// Of the items in two of in_flight's blocks.
-template <typename T>
-class Ring {
- public:
-  T& operator[](std::size_t i) { return items_[i % items_.size()]; }
-
- private:
-  std::array<T, 2 * kAhead> items_;
-};
 
 struct RowPlace {
   std::uint64_t hash;
@@ -58,7 +34,7 @@ struct RowPlace {
 
 // What is known of a row in memory, in one byte.
 struct Mark {
-  static constexpr unsigned kUses = 7;     // how often it was asked for: up to 7, halved each time that the hand comes by
+  static constexpr unsigned kUses = 7;     // how often it was asked for: up to 7, halved when the hand comes by and too few rows leave
   static constexpr unsigned kChanged = 8;  // in this period
   static constexpr unsigned kGiven = 16;   // to the snapshot that is being made, or not part of it
   static constexpr unsigned kOnDisk = 32;  // as it is here

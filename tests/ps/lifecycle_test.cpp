@@ -286,7 +286,7 @@ TEST(Lifecycle, ATableLargerThanMemoryDoesWhatOneInMemoryDoes) {
       tiered.push(drawn.keys, drawn.gradients, tickets, seen);
       ASSERT_EQ(tiered.size(), in_memory.size());
     }
-    EXPECT_GT(tiered.memory().misses, 10'000u);
+    EXPECT_GT(tiered.memory().misses, 5'000u);
     EXPECT_GT(evicted, 10'000u);
     EXPECT_TRUE(rows_of(tiered) == rows_of(in_memory));
   }
