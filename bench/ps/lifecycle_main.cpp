@@ -1,5 +1,6 @@
 // tessera_bench_ps_lifecycle [ROWS] [ROUNDS]: what a lifecycle costs: a table with one beside a table without, given the same keys in
-// turns, in one thread and without a network. Then keys that are not admitted, and the end of a period. Prints one JSON object.
+// turns, in one thread and without a network; what rows take that grow with how often they are seen, of Zipf keys. Then keys that are not
+// admitted, and the end of a period. Prints one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -77,6 +78,40 @@ int main(int argc, char** argv) {
   for (const auto& [name, all] : rates) out["million_keys_per_s"][name] = median(all);
   out["bytes_of_a_row"] = {{"with", bytes_of(with) / static_cast<double>(rows)},
                            {"without", bytes_of(without) / static_cast<double>(rows)}};
+
+  // Keys as they come, most of them seldom: rows with all values, and rows that begin with a quarter of them.
+  {
+    constexpr int kSeen = 10;
+    ps::Table whole(spec_of(ps::Lifecycle{.waiting_keys = 1000})),
+        growing(spec_of(ps::Lifecycle{.waiting_keys = 1000, .growth = {{0, kDimension / 4}, {kSeen, kDimension}}}));
+    std::map<std::string, std::vector<double>> grown_rates;
+    for (int round = 0; round < rounds; ++round) {
+      const Batches batches = drawn(&zipf, rows, static_cast<std::uint64_t>(round) + 200, true);
+      const std::size_t keys = batches.size() * kBatch;
+      for (const bool grows : {false, true}) {
+        ps::Table& table = grows ? growing : whole;
+        const std::string after = grows ? ", growing" : ", whole";
+        grown_rates["pull + push" + after].push_back(rate(keys, [&] {
+          for (const auto& batch : batches) {
+            table.pull(batch, values, tickets);
+            table.push(batch, gradients, tickets, seen);
+          }
+        }));
+        grown_rates["pull" + after].push_back(rate(keys, [&] {
+          for (const auto& batch : batches) table.pull(batch, values);
+        }));
+      }
+    }
+    for (const auto& [name, all] : grown_rates) out["growth"]["million_keys_per_s"][name] = median(all);
+    std::uint64_t long_rows = 0;
+    growing.for_each([&](ps::Key, std::span<const std::byte> stored) {
+      if (growing.statistics(stored).shows >= kSeen) ++long_rows;
+    });
+    const auto count = static_cast<double>(growing.size());
+    out["growth"]["rows"] = growing.size();
+    out["growth"]["share_of_long_rows"] = static_cast<double>(long_rows) / count;
+    out["growth"]["bytes_of_a_row"] = {{"growing", bytes_of(growing) / count}, {"whole", bytes_of(whole) / count}};
+  }
 
   // Keys that come once, one in ten of them again.
   ps::Table waiting(spec_of(ps::Lifecycle{.admission = {.after = 2}, .waiting_keys = rows}));

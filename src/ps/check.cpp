@@ -34,6 +34,16 @@ void check(const Eviction& eviction, const TableSpec& spec) {
   if (eviction.below) expect(not_negative(*eviction.below), spec, "eviction.below", *eviction.below, "a score, 0 or more");
 }
 
+void check(const std::vector<GrowthStep>& growth, const TableSpec& spec) {
+  for (std::size_t i = 0; i < growth.size(); ++i) {
+    const auto& [seen, dimension] = growth[i];
+    if (i == 0) expect(seen == 0, spec, "growth.seen", seen, "0 of the first step");
+    if (i > 0) expect(std::isfinite(seen) && seen > growth[i - 1].seen, spec, "growth.seen", seen, "more with each step");
+    expect(dimension > (i == 0 ? 0 : growth[i - 1].dimension), spec, "growth.dimension", dimension, "1 or more, and more with each step");
+    expect(dimension <= spec.dimension, spec, "growth.dimension", dimension, "the table's dimension at most");
+  }
+}
+
 void check(const Lifecycle& lifecycle, const TableSpec& spec) {
   constexpr int kMostSlotBits = 16;
   constexpr double kMostWaiting = 1e9;
@@ -46,6 +56,7 @@ void check(const Lifecycle& lifecycle, const TableSpec& spec) {
   expect(lifecycle.slot_bits >= 0 && lifecycle.slot_bits <= kMostSlotBits, spec, "lifecycle.slot_bits", lifecycle.slot_bits, "0 to 16");
   check(lifecycle.admission, spec);
   check(lifecycle.eviction, spec);
+  check(lifecycle.growth, spec);
   std::set<std::uint32_t> seen;
   for (const SlotLifecycle& slot : lifecycle.slots) {
     expect(slot.slot < std::uint32_t{1} << lifecycle.slot_bits, spec, "lifecycle.slots.slot", slot.slot, "a number of slot_bits bits");
@@ -53,6 +64,7 @@ void check(const Lifecycle& lifecycle, const TableSpec& spec) {
     expect(positive(slot.learning_rate_scale), spec, "lifecycle.slots.learning_rate_scale", slot.learning_rate_scale, "more than 0");
     if (slot.admission) check(*slot.admission, spec);
     if (slot.eviction) check(*slot.eviction, spec);
+    check(slot.growth, spec);
   }
 }
 

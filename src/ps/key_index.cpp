@@ -67,6 +67,20 @@ void KeyIndex::insert(Key key, std::uint32_t row) {
   ++size_;
 }
 
+void KeyIndex::replace(Key key, std::uint32_t row) {
+  const std::uint64_t hash = hash_of(key);
+  Segment& segment = *directory_[directory_place(hash)];
+  std::size_t place = home_of(hash);
+  for (std::size_t step = 0; step < kMostSteps; ++step) {
+    Line& line = segment.lines[place];
+    if (const int slot = slot_of(line, key); slot >= 0) {
+      line.rows[static_cast<std::size_t>(slot)] = row;
+      return;
+    }
+    if (++place == kLines) place = 0;
+  }
+}
+
 void KeyIndex::split(std::uint64_t hash) {
   Segment* const full = directory_[directory_place(hash)];
   Segment* const other = new (pages_.take()) Segment;

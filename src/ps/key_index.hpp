@@ -60,6 +60,8 @@ class KeyIndex {
   std::uint32_t find(Key key) const;
   // Precondition: find(key) is kNone.
   void insert(Key key, std::uint32_t row);
+  // Precondition: find(key) is not kNone. Its row is another one now.
+  void replace(Key key, std::uint32_t row);
   // The row it had, or kNone.
   std::uint32_t erase(Key key);
 

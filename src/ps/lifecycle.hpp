@@ -40,12 +40,22 @@ struct Eviction {
   std::optional<float> below = {};  // its score, decayed to this day, is smaller
 };
 
+// From how many shows on a row has how many values. A row with the first so many of its table's dimension pulls zeros for the others,
+// which take no memory, have no optimizer's state and get no gradient. At the end of a push that has brought a row to the shows of a step
+// it grows: its new values begin as the initializer says, their state as that of a new row; what a row keeps once (row_moment, Adam's
+// count) goes on. A row never shrinks.
+struct GrowthStep {
+  float seen = 0;     // its shows, decayed to this day: 0 of the first step, rising
+  int dimension = 0;  // rising, up to the table's
+};
+
 // What is special about the keys of one slot: of one feature of the samples, such as the users.
 struct SlotLifecycle {
   std::uint32_t slot = 0;
   float learning_rate_scale = 1;
   std::optional<Admission> admission = {};  // in place of the table's
   std::optional<Eviction> eviction = {};    // in place of the table's
+  std::vector<GrowthStep> growth = {};      // in place of the table's, unless empty
 };
 
 struct Lifecycle {
@@ -59,10 +69,14 @@ struct Lifecycle {
   // A key is counted anew once it was not seen for this many periods; at the latest, for twice as many.
   int forget_after = 7;
   Eviction eviction = {};
+  std::vector<GrowthStep> growth = {};  // empty: rows have all values from the start
   // So many upper bits of a key say its slot, 0 to 16. 16 are those of a model's tables (data/clicks/keys.hpp).
   int slot_bits = 16;
   std::vector<SlotLifecycle> slots = {};  // each slot at most once
 };
+
+// Whether rows grow, of some slot at least.
+bool grows(const Lifecycle& lifecycle);
 
 // What a row with a lifecycle knows of itself, in 12 bytes behind its optimizer's state. Shows and clicks are as they were in the period
 // `seen`; since then they have decayed.

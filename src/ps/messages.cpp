@@ -29,22 +29,30 @@ json json_of(const Eviction& eviction) {
   if (eviction.below) out["below"] = *eviction.below;
   return out;
 }
+json json_of(const std::vector<GrowthStep>& growth) {
+  json out = json::array();
+  for (const GrowthStep& step : growth) out.push_back({{"seen", step.seen}, {"dimension", step.dimension}});
+  return out;
+}
 json json_of(const Lifecycle& lifecycle) {
   json slots = json::array();
   for (const SlotLifecycle& slot : lifecycle.slots) {
     json& out = slots.emplace_back(json{{"slot", slot.slot}, {"learning_rate_scale", slot.learning_rate_scale}});
     if (slot.admission) out["admission"] = json_of(*slot.admission);
     if (slot.eviction) out["eviction"] = json_of(*slot.eviction);
+    if (!slot.growth.empty()) out["growth"] = json_of(slot.growth);
   }
-  return {{"decay", lifecycle.decay},
-          {"click_weight", lifecycle.click_weight},
-          {"unclicked_weight", lifecycle.unclicked_weight},
-          {"admission", json_of(lifecycle.admission)},
-          {"waiting_keys", lifecycle.waiting_keys},
-          {"forget_after", lifecycle.forget_after},
-          {"eviction", json_of(lifecycle.eviction)},
-          {"slot_bits", lifecycle.slot_bits},
-          {"slots", std::move(slots)}};
+  json out{{"decay", lifecycle.decay},
+           {"click_weight", lifecycle.click_weight},
+           {"unclicked_weight", lifecycle.unclicked_weight},
+           {"admission", json_of(lifecycle.admission)},
+           {"waiting_keys", lifecycle.waiting_keys},
+           {"forget_after", lifecycle.forget_after},
+           {"eviction", json_of(lifecycle.eviction)},
+           {"slot_bits", lifecycle.slot_bits},
+           {"slots", std::move(slots)}};
+  if (!lifecycle.growth.empty()) out["growth"] = json_of(lifecycle.growth);
+  return out;
 }
 
 Admission admission_from(const json& in) {
@@ -58,6 +66,12 @@ Eviction eviction_from(const json& in) {
   if (in.contains("below")) eviction.below = in.at("below").get<float>();
   return eviction;
 }
+std::vector<GrowthStep> growth_from(const json& in) {
+  std::vector<GrowthStep> growth;
+  if (const auto steps = in.find("growth"); steps != in.end())
+    for (const json& step : *steps) growth.push_back({.seen = step.at("seen"), .dimension = step.at("dimension")});
+  return growth;
+}
 Lifecycle lifecycle_from(const json& in) {
   Lifecycle lifecycle{.decay = in.at("decay"),
                       .click_weight = in.at("click_weight"),
@@ -66,11 +80,15 @@ Lifecycle lifecycle_from(const json& in) {
                       .waiting_keys = in.at("waiting_keys"),
                       .forget_after = in.at("forget_after"),
                       .eviction = eviction_from(in.at("eviction")),
+                      .growth = growth_from(in),
                       .slot_bits = in.at("slot_bits"),
                       .slots = {}};
   for (const json& slot : in.at("slots")) {
-    SlotLifecycle& one = lifecycle.slots.emplace_back(
-        SlotLifecycle{.slot = slot.at("slot"), .learning_rate_scale = slot.at("learning_rate_scale"), .admission = {}, .eviction = {}});
+    SlotLifecycle& one = lifecycle.slots.emplace_back(SlotLifecycle{.slot = slot.at("slot"),
+                                                                    .learning_rate_scale = slot.at("learning_rate_scale"),
+                                                                    .admission = {},
+                                                                    .eviction = {},
+                                                                    .growth = growth_from(slot)});
     if (slot.contains("admission")) one.admission = admission_from(slot.at("admission"));
     if (slot.contains("eviction")) one.eviction = eviction_from(slot.at("eviction"));
   }

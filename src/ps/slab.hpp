@@ -1,6 +1,7 @@
 // Internal. Rows of one size that never move, found by their number.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,12 @@ class Slab {
       chunks_.reserve(chunks_.size() + 1);
       chunks_.push_back(pages_.take());
     }
+  }
+  // Memory for the rows of this chunk, while those of others may be in other slabs.
+  void add_chunk(std::size_t chunk) {
+    if (row_bytes_ == 0) return;
+    chunks_.resize(std::max(chunks_.size(), chunk + 1));
+    chunks_[chunk] = pages_.take();
   }
   // So that there are rows 0 to `rows` - 1 and few others.
   void shrink_to(std::size_t rows) {

@@ -36,7 +36,7 @@ const TableSpec& Table::spec() const { return state_->spec; }
 std::size_t Table::size() const { return state_->row_count; }
 TableMemory Table::memory() const {
   const State& state = *state_;
-  const std::size_t rows = state.values.bytes() + state.states.bytes() + state.marks.bytes() +
+  const std::size_t rows = state.values.bytes() + state.widths.bytes() + state.states.bytes() + state.marks.bytes() +
                            state.free_rows.capacity() * sizeof(std::uint32_t) + state.erased_keys.capacity() * sizeof(Key);
   const std::size_t index =
       state.index.bytes() + (state.cold ? state.cold->memory_bytes() : 0) + (state.life ? state.life->waiting.bytes().size() : 0);
@@ -49,34 +49,46 @@ TableMemory Table::memory() const {
 void Table::set_learning_rate(float learning_rate) { state_->spec.optimizer.learning_rate = learning_rate; }
 
 void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<Ticket> tickets, Absent absent) {
-  State& state = *state_;
-  const auto dimension = static_cast<std::size_t>(state.spec.dimension);
-  const bool plain = state.spec.type == RowType::fp32, counts = state.cold.has_value();
-  const bool creates = absent == Absent::create && !state.life, gives_first = absent == Absent::create && state.life;
-  std::vector<std::byte> first(gives_first ? state.values.row_bytes() : 0);
-  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
-    state.resolve(keys.subspan(begin, count), {}, creates ? Missing::create : Missing::leave);
+  return state_->grows() ? state_->pull<true>(keys, values, tickets, absent) : state_->pull<false>(keys, values, tickets, absent);
+}
+
+template <bool kGrows>
+void Table::State::pull(std::span<const Key> keys, std::span<float> out, std::span<Ticket> tickets, Absent absent) {
+  const auto dimension = static_cast<std::size_t>(spec.dimension);
+  const bool plain = spec.type == RowType::fp32, counts = cold.has_value();
+  const bool creates = absent == Absent::create && !life, gives_first = absent == Absent::create && life;
+  std::vector<std::byte> first(gives_first ? value_bytes : 0);
+  in_chunks(keys.size(), chunk(), [&](std::size_t begin, std::size_t count) {
+    resolve(keys.subspan(begin, count), {}, creates ? Missing::create : Missing::leave);
     Ring<const std::byte*> rows;
     const auto ask = [&](std::size_t i) {
-      const std::uint32_t row = state.found[i];
-      rows[i] = row == KeyIndex::kNone ? nullptr : state.values.ask_to_read(row);
-      if (counts && rows[i] != nullptr) state.marks.ask_to_write(row);
-      if (!tickets.empty()) tickets[begin + i] = {row, state.erased};
+      const std::uint32_t row = found[i];
+      if constexpr (kGrows)
+        rows[i] = row == KeyIndex::kNone ? nullptr : values_of(row).ask_to_read(row);
+      else
+        rows[i] = row == KeyIndex::kNone ? nullptr : values.ask_to_read(row);
+      if (counts && rows[i] != nullptr) marks.ask_to_write(row);
+      if (!tickets.empty()) tickets[begin + i] = {row, erased};
     };
     const auto copy = [&](std::size_t i) {
-      float* const to = values.data() + (begin + i) * dimension;
+      float* const to = out.data() + (begin + i) * dimension;
       if (rows[i] == nullptr) {
         std::fill_n(to, dimension, 0.0f);
-        if (!gives_first || !state.life->rules_of(keys[begin + i]).admits_at_once()) return;
-        state.first_values(keys[begin + i], first.data());
-        load_row(state.spec.type, first.data(), {to, dimension});
+        if (!gives_first || !life->rules_of(keys[begin + i]).admits_at_once()) return;
+        const int begins = first_dimension(keys[begin + i]);
+        first_values(keys[begin + i], begins, first.data());
+        ps::load_row(spec.type, first.data(), {to, static_cast<std::size_t>(begins)});
         return;
       }
-      if (plain)
+      if constexpr (kGrows) {
+        const auto has = static_cast<std::size_t>(dimension_of(found[i]));
+        ps::load_row(spec.type, rows[i], {to, has});
+        std::fill(to + has, to + dimension, 0.0f);
+      } else if (plain)
         copy_floats(reinterpret_cast<const float*>(rows[i]), to, static_cast<int>(dimension));
       else
-        load_row(state.spec.type, rows[i], {to, dimension});
-      if (counts) state.count_use(state.found[i]);
+        ps::load_row(spec.type, rows[i], {to, dimension});
+      if (counts) count_use(found[i]);
     };
     in_flight(count, ask, copy);
   });
@@ -84,11 +96,14 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
 
 PushResult Table::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
                        std::span<const Impressions> impressions) {
-  return state_->life ? state_->push<true>(keys, gradients, tickets, impressions) : state_->push<false>(keys, gradients, tickets, {});
+  State& state = *state_;
+  if (!state.life) return state.push<false, false>(keys, gradients, tickets, {});
+  return state.grows() ? state.push<true, true>(keys, gradients, tickets, impressions)
+                       : state.push<true, false>(keys, gradients, tickets, impressions);
 }
 
 // Tables without a lifecycle pay nothing for it.
-template <bool kLives>
+template <bool kLives, bool kGrows>
 PushResult Table::State::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
                               std::span<const Impressions> impressions) {
   const auto dimension = static_cast<std::size_t>(spec.dimension);
@@ -98,6 +113,7 @@ PushResult Table::State::push(std::span<const Key> keys, std::span<const float> 
     float* state;
     unsigned char* mark;
   };
+  std::vector<Key> to_grow;
   const bool marked = marks_changes();
   PushResult result;
   in_chunks(keys.size(), chunk(), [&](std::size_t begin, std::size_t count) {
@@ -107,6 +123,12 @@ PushResult Table::State::push(std::span<const Key> keys, std::span<const float> 
     const auto ask = [&](std::size_t i) {
       const std::uint32_t row = found[i];
       if (kLives && row == KeyIndex::kNone) return;
+      if constexpr (kGrows) {
+        rows[i] = {.values = values_of(row).ask_to_write(row),
+                   .state = reinterpret_cast<float*>(states_of(row).ask_to_write(row)),
+                   .mark = marked ? &mark(row) : nullptr};
+        return;
+      }
       rows[i] = {.values = values.ask_to_write(row),
                  .state = !kLives && state_count == 0 ? nullptr : reinterpret_cast<float*>(states.ask_to_write(row)),
                  .mark = marked ? reinterpret_cast<unsigned char*>(marks.ask_to_write(row)) : nullptr};
@@ -126,6 +148,16 @@ PushResult Table::State::push(std::span<const Key> keys, std::span<const float> 
       if (marked) *row.mark = static_cast<unsigned char>((*row.mark | Mark::kChanged) & ~Mark::kOnDisk);
       float learning_rate = spec.optimizer.learning_rate;
       if constexpr (kLives) learning_rate *= life->rules_of(key).learning_rate_scale;
+      if constexpr (kGrows) {
+        GrowingHead& head = *reinterpret_cast<GrowingHead*>(row.state);
+        const std::span<const float> gradient = gradients.subspan((begin + i) * dimension, head.dimension);
+        const bool applied = apply(row.values, row.state + kHeadFloats, gradient, learning_rate, random);
+        ++(applied ? result.applied : result.refused);
+        if (!applied) return;
+        life->count(head.statistics, seen(i));
+        if (life->rules_of(key).dimension_at(head.statistics.shows) > static_cast<int>(head.dimension)) to_grow.push_back(key);
+        return;
+      }
       const bool applied = apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), learning_rate, random);
       ++(applied ? result.applied : result.refused);
       if constexpr (kLives)
@@ -133,6 +165,7 @@ PushResult Table::State::push(std::span<const Key> keys, std::span<const float> 
     };
     in_flight(count, ask, apply_one);
   });
+  if constexpr (kGrows) grow(to_grow);
   return result;
 }
 
@@ -143,7 +176,7 @@ std::size_t Table::erase(std::span<const Key> keys) {
   in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     // A snapshot may want the rows that lie on disk.
     if (state.snapshot && state.cold) state.resolve(keys.subspan(begin, count), {}, Missing::leave);
-    state.free_rows.reserve(state.free_rows.size() + count);
+    state.reserve_free(count);
     for (const Key key : keys.subspan(begin, count)) {
       const std::uint32_t row = state.index.find(key);
       if (row != KeyIndex::kNone) state.before_change(key, row);
@@ -151,7 +184,7 @@ std::size_t Table::erase(std::span<const Key> keys) {
       if (row == KeyIndex::kNone && !on_disk) continue;
       if (row != KeyIndex::kNone) {
         state.index.erase(key);
-        if (row < state.most_rows) state.free_rows.push_back(row);  // else its memory is about to be given back
+        state.free_row(row);
         state.swept[state.partition_of(key)] = state.erased;
       }
       --state.row_count;
@@ -191,9 +224,14 @@ void Table::restore(std::span<const Key> keys, std::span<const std::byte> stored
   in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     state.resolve(keys.subspan(begin, count), {}, Missing::blank);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t row = state.found[i];
+      // A row that grows moves, and a key may stand here twice.
+      std::uint32_t row = state.widths.empty() ? state.found[i] : state.index.find(keys[begin + i]);
       state.before_change(keys[begin + i], row);
-      state.copy_in(stored.data() + (begin + i) * stored_row_bytes(), row);
+      const std::span<const std::byte> one = stored.subspan((begin + i) * stored_row_bytes(), stored_row_bytes());
+      if (state.grows())
+        row = state.restore_growing(keys[begin + i], row, one);
+      else
+        state.copy_in(one.data(), row);
       state.mark(row) = static_cast<unsigned char>((state.mark(row) | Mark::kChanged) & ~Mark::kOnDisk);
     }
   });

@@ -82,6 +82,9 @@ std::string difference(const TableSpec& file, const TableSpec& table) {
   }
   if (file.lifecycle.has_value() != table.lifecycle.has_value())
     return text("the ", file.lifecycle ? "file" : "table", " has a lifecycle, and the ", file.lifecycle ? "table" : "file", " has none");
+  const bool file_grows = file.lifecycle && grows(*file.lifecycle), table_grows = table.lifecycle && grows(*table.lifecycle);
+  if (file_grows != table_grows)
+    return text("rows of the ", file_grows ? "file" : "table", " grow, and those of the ", file_grows ? "table" : "file", " do not");
   return {};
 }
 

@@ -43,15 +43,36 @@ float score(const Lifecycle& lifecycle, const Statistics& statistics) {
   return lifecycle.click_weight * statistics.clicks + lifecycle.unclicked_weight * (statistics.shows - statistics.clicks);
 }
 
-LifecycleState::LifecycleState(const Lifecycle& lifecycle) : spec(lifecycle), waiting(counts_keys(lifecycle) ? spec.waiting_keys : 0) {
-  const Rules all{.admission = spec.admission, .eviction = spec.eviction};
+bool grows(const Lifecycle& lifecycle) {
+  return !lifecycle.growth.empty() || std::ranges::any_of(lifecycle.slots, [](const SlotLifecycle& slot) { return !slot.growth.empty(); });
+}
+
+int LifecycleState::Rules::dimension_at(float shows) const {
+  int dimension = growth.front().dimension;
+  for (const GrowthStep& step : growth)
+    if (shows >= step.seen) dimension = step.dimension;
+  return dimension;
+}
+
+LifecycleState::LifecycleState(const Lifecycle& lifecycle, int dimension)
+    : spec(lifecycle), waiting(counts_keys(lifecycle) ? spec.waiting_keys : 0) {
+  const std::vector<GrowthStep> whole = {{.seen = 0, .dimension = dimension}};
+  const Rules all{.admission = spec.admission, .eviction = spec.eviction, .growth = spec.growth.empty() ? whole : spec.growth};
   std::size_t listed = 0;
   for (const SlotLifecycle& slot : spec.slots) listed = std::max(listed, std::size_t{slot.slot} + 1);
   rules.assign(listed + 1, all);
   for (const SlotLifecycle& slot : spec.slots)
     rules[slot.slot] = {.learning_rate_scale = slot.learning_rate_scale,
                         .admission = slot.admission.value_or(all.admission),
-                        .eviction = slot.eviction.value_or(all.eviction)};
+                        .eviction = slot.eviction.value_or(all.eviction),
+                        .growth = slot.growth.empty() ? all.growth : slot.growth};
+  if (grows(spec)) {
+    dimensions.push_back(dimension);
+    for (const Rules& one : rules)
+      for (const GrowthStep& step : one.growth) dimensions.push_back(step.dimension);
+    std::ranges::sort(dimensions);
+    dimensions.erase(std::ranges::unique(dimensions).begin(), dimensions.end());
+  }
   evicts = std::ranges::any_of(rules, [](const Rules& one) { return one.eviction.unseen || one.eviction.below; });
 }
 
@@ -148,11 +169,11 @@ std::uint64_t Table::evict(std::uint32_t part, std::uint32_t parts) {
   }
   if (leaving > 0) {
     ++state.erased;
-    state.free_rows.reserve(state.free_rows.size() + leaving);
+    state.reserve_free(leaving);
     std::size_t next = 0;
     state.index.erase_if(range, [&](Key key, std::uint32_t row) {
       if (!leaves[next++]) return false;
-      if (row < state.most_rows) state.free_rows.push_back(row);
+      state.free_row(row);
       state.swept[state.partition_of(key)] = state.erased;
       if (state.period > 0) state.erased_keys.push_back(key);
       return true;

@@ -13,12 +13,15 @@ namespace tessera::ps {
 
 // A function of the calls alone, so that a backup that is given the same ones decides the same.
 struct LifecycleState {
-  explicit LifecycleState(const Lifecycle& lifecycle);
+  LifecycleState(const Lifecycle& lifecycle, int dimension);
 
   struct Rules {
     float learning_rate_scale = 1;
     Admission admission;
     Eviction eviction;
+    std::vector<GrowthStep> growth;  // never empty
+    int first_dimension() const { return growth.front().dimension; }
+    int dimension_at(float shows) const;
     bool admits_at_once() const { return admission.probability ? *admission.probability >= 1 : admission.after <= 1; }
   };
   const Rules& rules_of(std::uint64_t key) const {
@@ -33,8 +36,11 @@ struct LifecycleState {
   void end_period();
 
   Lifecycle spec;
-  std::vector<Rules> rules;  // by slot; the last one's are those of all further slots
-  bool evicts = false;       // some rows, some time
+  std::vector<Rules> rules;     // by slot; the last one's are those of all further slots
+  bool evicts = false;          // some rows, some time
+  std::vector<int> dimensions;  // that rows can have, rising; none where all rows have the table's
+  // The smallest of `dimensions` that is no less.
+  int dimension_for(int least) const { return *std::ranges::lower_bound(dimensions, least); }
   std::uint32_t period = 0;
   LifecycleCounts counts;
   WaitingKeys waiting;

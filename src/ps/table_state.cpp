@@ -30,13 +30,19 @@ Table::State::State(TableSpec given, const std::optional<TableStorage>& storage)
     : spec(std::move(given)),
       update(update_of(spec.optimizer)),
       state_count(state_floats(spec.optimizer, spec.dimension)),
-      life(spec.lifecycle ? std::optional<LifecycleState>(std::in_place, *spec.lifecycle) : std::nullopt),
-      values(row_bytes(spec.type, spec.dimension)),
-      states(state_count * sizeof(float) + (life ? sizeof(Statistics) : 0)),
+      life(spec.lifecycle ? std::optional<LifecycleState>(std::in_place, *spec.lifecycle, spec.dimension) : std::nullopt),
+      value_bytes(row_bytes(spec.type, spec.dimension)),
+      state_bytes(state_count * sizeof(float) + (grows() ? sizeof(GrowingHead)
+                                                 : life  ? sizeof(Statistics)
+                                                         : 0)),
+      values(grows() && !storage ? 0 : value_bytes),
+      states(grows() && !storage ? 0 : state_bytes),
       marks(1),
       scratch(static_cast<std::size_t>(spec.dimension)),
-      clipped(spec.optimizer.clip_norm ? scratch.size() : 0) {
+      clipped(spec.optimizer.clip_norm ? scratch.size() : 0),
+      stored_state(grows() ? state_count : 0) {
   swept.resize(1);
+  if (grows() && !storage) widths.begin(spec, life->dimensions);
   if (!storage) return;
   memory_limit = storage->memory_limit.value - (life ? static_cast<std::int64_t>(life->waiting.bytes().size()) : 0);
   const auto partitions = static_cast<std::uint64_t>(std::clamp<std::int64_t>(memory_limit / kPartitionBytes, 4, 1024));
@@ -77,22 +83,29 @@ void Table::State::give_back_memory() {
 }
 
 void Table::State::copy_out(std::uint32_t row, std::byte* stored) const {
+  if (grows()) return copy_out_growing(row, {stored, stored_bytes()});
   std::memcpy(stored, values.at(row), values.row_bytes());
   if (states.row_bytes() > 0) std::memcpy(stored + values.row_bytes(), states.at(row), states.row_bytes());
 }
 
 void Table::State::copy_in(const std::byte* stored, std::uint32_t row) {
+  if (grows()) return copy_in_growing({stored, stored_bytes()}, row);
   std::memcpy(values.at(row), stored, values.row_bytes());
   if (states.row_bytes() > 0) std::memcpy(states.at(row), stored + values.row_bytes(), states.row_bytes());
 }
 
-std::uint32_t Table::State::take_row() {
+std::uint32_t Table::State::take_row(int dimension) {
+  if (!widths.empty()) {
+    const std::uint32_t row = widths.take(dimension, rows_begun);
+    marks.grow_to(rows_begun);
+    if (row != KeyIndex::kNone) return row;
+  }
   if (!free_rows.empty()) {
     const std::uint32_t row = free_rows.back();
     free_rows.pop_back();
     return row;
   }
-  if (rows_begun == KeyIndex::kNone)
+  if (rows_begun == KeyIndex::kNone || !widths.empty())
     throw Error(ErrorCode::resource_exhausted, text("table ", spec.name, " holds ", rows_begun, " rows, the most that one server can"), {},
                 "", "give the table to more servers");
   for (Slab* const slab : {&values, &states, &marks}) slab->grow_to(std::size_t{rows_begun} + 1);
@@ -100,30 +113,36 @@ std::uint32_t Table::State::take_row() {
 }
 
 std::uint32_t Table::State::add_row(Key key, Missing missing) {
-  const std::uint32_t row = take_row();
+  const std::uint32_t row = take_row(first_dimension(key));
   try {
     index.insert(key, row);
   } catch (...) {
-    free_rows.push_back(row);
+    free_row(row);
     throw;
   }
   ++row_count;
   mark(row) = static_cast<unsigned char>(1 | Mark::kChanged | (snapshot_wants(hash_of(key)) ? Mark::kGiven : 0));
   if (missing == Missing::blank) return row;
-  first_values(key, values.at(row));
+  if (grows()) {
+    head_of(row) = {.dimension = static_cast<std::uint32_t>(first_dimension(key)), .statistics = {.seen = life->period}};
+    first_values(key, first_dimension(key), values_of(row).at(row));
+    start_state(spec.optimizer, growing_state_of(row));
+    return row;
+  }
+  first_values(key, spec.dimension, values.at(row));
   start_state(spec.optimizer, state_of(row));
   if (life) statistics_of(row) = {.seen = life->period};
   return row;
 }
 
-void Table::State::first_values(Key key, std::byte* stored) {
+void Table::State::first_values(Key key, int dimension, std::byte* stored) {
   Random random(seed_of(spec.initializer.seed, key, 1));
   start_values(spec.initializer, key, scratch);
-  store_row(spec.type, scratch, random, stored);
+  store_row(spec.type, std::span(scratch).first(static_cast<std::size_t>(dimension)), random, stored);
 }
 
 std::uint32_t Table::State::load_row(Key key, const std::byte* record) {
-  const std::uint32_t row = take_row();
+  const std::uint32_t row = take_row(spec.dimension);
   index.insert(key, row);
   // What the snapshot has not had yet was last changed before it.
   const bool changed = Record::period(record) == (snapshot_wants(hash_of(key)) ? period - 1 : period);
@@ -242,18 +261,20 @@ void Table::State::sweep() {
 
 bool Table::State::apply(std::byte* stored, float* state, std::span<const float> gradient, float learning_rate, Random& random) {
   if (!all_finite(gradient)) return false;
+  const auto dimension = static_cast<int>(gradient.size());
   if (spec.optimizer.clip_norm) {
     const float scale = clip_scale(gradient, *spec.optimizer.clip_norm);
     std::ranges::transform(gradient, clipped.begin(), [scale](float value) { return scale * value; });
-    gradient = clipped;
+    gradient = std::span(clipped).first(gradient.size());
   }
   if (spec.type == RowType::fp32) {
-    update(spec.optimizer, learning_rate, gradient.data(), reinterpret_cast<float*>(stored), state, spec.dimension);
+    update(spec.optimizer, learning_rate, gradient.data(), reinterpret_cast<float*>(stored), state, dimension);
     return true;
   }
-  ps::load_row(spec.type, stored, scratch);
-  update(spec.optimizer, learning_rate, gradient.data(), scratch.data(), state, spec.dimension);
-  store_row(spec.type, scratch, random, stored);
+  const std::span<float> values_now = std::span(scratch).first(gradient.size());
+  ps::load_row(spec.type, stored, values_now);
+  update(spec.optimizer, learning_rate, gradient.data(), scratch.data(), state, dimension);
+  store_row(spec.type, values_now, random, stored);
   return true;
 }
 

@@ -19,6 +19,7 @@
 #include "ps/slab.hpp"
 #include "ps/table_lifecycle.hpp"
 #include "ps/update.hpp"
+#include "ps/widths.hpp"
 
 namespace tessera::ps {
 
@@ -40,6 +41,8 @@ struct Mark {
   static constexpr unsigned kOnDisk = 32;  // as it is here
 };
 
+constexpr std::size_t kHeadFloats = sizeof(GrowingHead) / sizeof(float);
+
 // What becomes of a key without a row. `admit`: its row is made where the table's lifecycle admits it. `blank`: a row whose bytes the
 // caller fills in.
 enum class Missing { leave, create, admit, blank };
@@ -51,26 +54,45 @@ struct Table::State {
   std::span<float> state_of(std::uint32_t row) {
     return state_count == 0 ? std::span<float>() : std::span(reinterpret_cast<float*>(states.at(row)), state_count);
   }
+  // Whether rows have dimensions of their own. Then what lies where is said by these:
+  bool grows() const { return life && !life->dimensions.empty(); }
+  const Slab& values_of(std::uint32_t row) const { return widths.empty() ? values : widths.of(row).values; }
+  const Slab& states_of(std::uint32_t row) const { return widths.empty() ? states : widths.of(row).states; }
+  GrowingHead& head_of(std::uint32_t row) const { return *reinterpret_cast<GrowingHead*>(states_of(row).at(row)); }
+  int dimension_of(std::uint32_t row) const { return widths.empty() ? static_cast<int>(head_of(row).dimension) : widths.of(row).dimension; }
+  std::span<float> growing_state_of(std::uint32_t row) const;
+  int first_dimension(Key key) const { return grows() ? life->rules_of(key).first_dimension() : spec.dimension; }
+  // Rows of these keys, which may repeat, that have been seen often enough get their next dimension.
+  void grow(std::span<const Key> keys);
+  // A row as it is stored, with values up to the `dimension`.
+  void grow_stored(Key key, std::span<std::byte> stored, int dimension);
+  // Over the key's row; returns where it is then.
+  std::uint32_t restore_growing(Key key, std::uint32_t row, std::span<const std::byte> stored);
+  GrowingHead head_in(std::span<const std::byte> stored) const;
   // Beside the optimizer's state, of a table with a lifecycle.
   Statistics& statistics_in(float* state) const { return *reinterpret_cast<Statistics*>(state + state_count); }
-  Statistics& statistics_of(std::uint32_t row) const { return statistics_in(reinterpret_cast<float*>(states.at(row))); }
+  Statistics& statistics_of(std::uint32_t row) const {
+    return grows() ? head_of(row).statistics : statistics_in(reinterpret_cast<float*>(states.at(row)));
+  }
   unsigned char& mark(std::uint32_t row) { return reinterpret_cast<unsigned char&>(*marks.at(row)); }
   // Whether marks are kept of what changes. Before the first snapshot all rows are as new as when they were made, and a push need not touch
   // the memory of their marks: a fifth of its time.
   bool marks_changes() const { return cold.has_value() || period > 0; }
   std::int64_t bytes_in_memory() const;  // of a row, with its place in the index
-  std::size_t stored_bytes() const { return values.row_bytes() + states.row_bytes(); }
+  std::size_t stored_bytes() const { return value_bytes + state_bytes; }
   void count_use(std::uint32_t row) {
     unsigned char& known = mark(row);
     known = static_cast<unsigned char>(known + ((known & Mark::kUses) < Mark::kUses ? 1 : 0));
   }
   void ask(std::uint32_t row) const {
-    values.ask_to_read(row);
-    if (states.row_bytes() > 0) states.ask_to_read(row);
+    values_of(row).ask_to_read(row);
+    if (state_bytes > 0) states_of(row).ask_to_read(row);
     marks.ask_to_write(row);
   }
   void copy_out(std::uint32_t row, std::byte* stored) const;
   void copy_in(const std::byte* stored, std::uint32_t row);
+  void copy_out_growing(std::uint32_t row, std::span<std::byte> stored) const;
+  void copy_in_growing(std::span<const std::byte> stored, std::uint32_t row);
 
   // Fills `found` with the rows of up to chunk() keys, kNone where there is none. Those on disk come to memory, for which others may leave.
   // Between two calls no row leaves. `tickets`: none, or one a key; `impressions`, too, and only where a key may be admitted.
@@ -87,14 +109,27 @@ struct Table::State {
   // Moves rows of the hand's partition to the disk.
   void sweep();
   void write(std::span<const RowPlace> rows);
-  std::uint32_t take_row();
+  std::uint32_t take_row(int dimension);
+  // Of one that has left the index.
+  void free_row(std::uint32_t row) {
+    if (!widths.empty()) return widths.free(row);
+    if (row < most_rows) free_rows.push_back(row);  // else its memory is about to be given back
+  }
+  // So that as many calls of free_row throw nothing.
+  void reserve_free(std::size_t count) {
+    if (!widths.empty()) return widths.reserve_free(count);
+    free_rows.reserve(free_rows.size() + count);
+  }
   std::uint32_t add_row(Key key, Missing missing);
   // The values that a key's row begins with, as they are stored.
-  void first_values(Key key, std::byte* stored);
+  void first_values(Key key, int dimension, std::byte* stored);
   std::uint32_t load_row(Key key, const std::byte* record);
 
+  // As Table::pull.
+  template <bool kGrows>
+  void pull(std::span<const Key> keys, std::span<float> values, std::span<Ticket> tickets, Absent absent);
   // As Table::push, of a table with a lifecycle or without one.
-  template <bool kLives>
+  template <bool kLives, bool kGrows>
   PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
                   std::span<const Impressions> impressions);
   // False for a gradient that is not finite.
@@ -120,9 +155,13 @@ struct Table::State {
   Update update;
   std::size_t state_count;  // the optimizer's
   std::optional<LifecycleState> life;
+  std::size_t value_bytes, state_bytes;  // of a stored row
   KeyIndex index;
   Slab values, states;  // apart, so that pulls read values alone; `states` also has the Statistics
   Slab marks;
+  // In place of `values` and `states`, of a table in memory whose rows grow. One that also has a disk gives each row in memory the room
+  // that the table's dimension takes.
+  Widths widths;
   std::vector<std::uint32_t> free_rows;
   std::uint32_t rows_begun = 0;
   std::uint32_t most_rows = KeyIndex::kNone;  // in memory; with a smaller number than before, those behind it leave as the hand comes by
@@ -131,6 +170,7 @@ struct Table::State {
   std::uint64_t row_count = 0;
   std::uint64_t pushes = 0;  // calls, of which each rounds by random numbers of its own
   std::vector<float> scratch, clipped;
+  mutable std::vector<float> stored_state;  // of a row that grows, on its way to its stored form or from there
   std::array<std::uint32_t, kMostChunk> found;
 
   std::optional<ColdRows> cold;

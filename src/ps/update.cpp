@@ -83,22 +83,43 @@ void ftrl(const OptimizerSpec& optimizer, float learning_rate, const float* __re
   }
 }
 
+// A row's state: some floats, arrays with one for each value, and more floats.
+struct StateParts {
+  std::size_t before = 0, arrays = 0, after = 0;
+};
+
+StateParts parts_of(const OptimizerSpec& optimizer) {
+  const std::size_t moments = optimizer.row_moment ? 0 : 1, moment = optimizer.row_moment ? 1 : 0;
+  switch (optimizer.rule) {
+    case Rule::add:
+    case Rule::sgd: return {};
+    case Rule::adagrad: return {.arrays = moments, .after = moment};
+    case Rule::adam: return {.before = 1, .arrays = 1 + moments, .after = moment};
+    case Rule::ftrl: return {.arrays = 2};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::size_t state_floats(const OptimizerSpec& optimizer, int dimension) {
-  const auto values = static_cast<std::size_t>(dimension), moments = optimizer.row_moment ? 1 : values;
-  switch (optimizer.rule) {
-    case Rule::add:
-    case Rule::sgd: return 0;
-    case Rule::adagrad: return moments;
-    case Rule::adam: return 1 + values + moments;
-    case Rule::ftrl: return 2 * values;
-  }
-  return 0;
+  const StateParts parts = parts_of(optimizer);
+  return parts.before + parts.arrays * static_cast<std::size_t>(dimension) + parts.after;
 }
 
 void start_state(const OptimizerSpec& optimizer, std::span<float> state) {
   std::ranges::fill(state, optimizer.rule == Rule::adagrad ? optimizer.initial_moment : 0.0f);
+}
+
+void copy_state(const OptimizerSpec& optimizer, std::span<const float> from, int from_dimension, std::span<float> to, int to_dimension) {
+  const StateParts parts = parts_of(optimizer);
+  const auto from_values = static_cast<std::size_t>(from_dimension), to_values = static_cast<std::size_t>(to_dimension);
+  const std::size_t values = std::min(from_values, to_values);
+  start_state(optimizer, to);
+  std::ranges::copy(from.first(parts.before), to.begin());
+  for (std::size_t array = 0; array < parts.arrays; ++array)
+    std::ranges::copy(from.subspan(parts.before + array * from_values, values), to.subspan(parts.before + array * to_values).begin());
+  std::ranges::copy(from.last(parts.after), to.last(parts.after).begin());
 }
 
 Update update_of(const OptimizerSpec& optimizer) {

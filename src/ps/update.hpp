@@ -13,6 +13,9 @@ std::size_t state_floats(const OptimizerSpec& optimizer, int dimension);
 // Of a row that nothing was pushed to.
 void start_state(const OptimizerSpec& optimizer, std::span<float> state);
 
+// The state of a row with `from_dimension` values as that of the same row with `to_dimension`: of values that it had not, as start_state.
+void copy_state(const OptimizerSpec& optimizer, std::span<const float> from, int from_dimension, std::span<float> to, int to_dimension);
+
 using Update = void (*)(const OptimizerSpec& optimizer, float learning_rate, const float* gradient, float* row, float* state,
                         int dimension);
 Update update_of(const OptimizerSpec& optimizer);

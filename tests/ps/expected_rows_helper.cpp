@@ -21,8 +21,12 @@ TableSpec ExpectedRows::spec(Kind kind) const {
     return {.name = "lives",
             .dimension = 2,
             .staleness = staleness_,
-            .lifecycle =
-                Lifecycle{.decay = 0.3f, .admission = {.after = 2}, .waiting_keys = 24, .forget_after = 2, .eviction = {.below = 0.1f}}};
+            .lifecycle = Lifecycle{.decay = 0.3f,
+                                   .admission = {.after = 2},
+                                   .waiting_keys = 24,
+                                   .forget_after = 2,
+                                   .eviction = {.below = 0.1f},
+                                   .growth = {{.seen = 0, .dimension = 1}, {.seen = 2, .dimension = 2}}}};
   return {.name = kind == kCounts ? "counts" : "sums",
           .dimension = 2 * workers_,
           .optimizer = {.rule = Rule::add},
