@@ -65,11 +65,12 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
   const int ranks = plan.world_size();
   const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(plan.ranks.front().group)).device;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
-  log::show(text(
-      "plan: ", device.is_cpu() ? text(ranks, " worker", ranks == 1 ? "" : "s", " of ", plan.threads_text()) : device.ranks_text(ranks),
-      ", dp ", strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
-      plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
-      ", recompute ", model::name_of(strategy.recompute)));
+  log::show(
+      text("plan: ",
+           device.shares_host() ? text(ranks, " worker", ranks == 1 ? "" : "s", " of ", plan.threads_text()) : device.ranks_text(ranks),
+           ", dp ", strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
+           plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
+           ", recompute ", model::name_of(strategy.recompute)));
   if (!plan.servers.empty()) log::show(text("parameter servers: ", plan.servers_text()));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
@@ -102,7 +103,7 @@ cluster::ClusterSpec at_last_speeds(const cluster::ClusterSpec& cluster, const s
 // Asks the workers, as only they know what their libtorch computes on.
 void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const Workers& workers) {
   const bool none = std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
-    return cluster.groups.at(static_cast<std::size_t>(place.group)).device.is_cpu();
+    return cluster.groups.at(static_cast<std::size_t>(place.group)).device.shares_host();
   });
   if (none) return;
   const std::filesystem::path plan_file = workers.scratch() / "plan.json";

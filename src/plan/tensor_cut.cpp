@@ -73,13 +73,6 @@ std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int6
   return {};
 }
 
-std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t degree = 1; degree <= most; ++degree)
-    if (!tensor_fault(model, degree)) out.push_back(degree);
-  return out;
-}
-
 bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
   const std::int64_t sequence = extent_of(block, "seq");
   return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);

@@ -40,8 +40,6 @@ inline Experts experts_of(const Strategy& strategy) { return strategy.whole_expe
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
                                         Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);
-// The degrees from 1 to `most` that cut all blocks of a model.
-std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most);
 
 // Whether context parallelism can cut the sequences of a block: each rank takes one part of the first half and one of the second, so that a
 // causal mask leaves all as much to do. False for blocks without a sequence.

@@ -142,26 +142,4 @@ std::int64_t change_of(const plan::ChunkBytes& of, Op pass) {
   }
 }
 
-Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
-  std::int64_t activations = 0;
-  std::int64_t most = 0;
-  for (const Instruction& instruction : program.instructions) {
-    const bool backward = instruction.op == Op::backward || instruction.op == Op::backward_input || instruction.op == Op::backward_weight;
-    if (instruction.op != Op::forward && !backward) continue;
-    const int c = program.chunk_of(instruction.first_block);
-    if (instruction.first_block != program.chunks[c].first_block) continue;
-    activations += change_of(budget.chunks.at(c), instruction.op);
-    most = std::max(most, activations);
-  }
-  return budget.fixed + budget.workspace + Bytes(most);
-}
-
-void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets) {
-  check(programs);
-  for (std::size_t p = 0; p < programs.size(); ++p)
-    if (const Bytes peak = peak_memory(programs[p], budgets.at(p)); peak > budgets[p].limit)
-      throw Error(ErrorCode::resource_exhausted, text("rank ", programs[p].rank, " holds up to ", to_text(peak)),
-                  {{}, 0, 0, programs[p].rank, {}}, "at most " + to_text(budgets[p].limit));
-}
-
 }  // namespace tessera::program

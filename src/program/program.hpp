@@ -212,19 +212,14 @@ void check(const std::vector<Program>& programs);
 // Checks folded programs: `program_of[rank]` is the index of the program that stands for `rank`.
 void check(const std::vector<Program>& programs, const std::vector<int>& program_of);
 
-// What a rank holds while it runs its program, and what it may hold.
+// What a rank holds while it runs its program.
 struct MemoryBudget {
   Bytes fixed;                           // weights, gradients, optimizer state, buffers
   Bytes workspace;                       // while a block computes
   std::vector<plan::ChunkBytes> chunks;  // activations of one micro-batch, by chunk
-  Bytes limit;
 };
 // By how many bytes a pass of a chunk's first block changes what the rank holds of activations.
 std::int64_t change_of(const plan::ChunkBytes& of, Op pass);
-// The most that the rank holds at once: fixed + workspace + the most activations in flight, in the order of its instructions.
-Bytes peak_memory(const Program& program, const MemoryBudget& budget);
-// Checks as above, and that every rank stays within its limit; `budgets` is by program. Throws resource_exhausted, which names the rank.
-void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets);
 
 // Of each look-up of rows of dimension `dim`, where all keys of a batch differ: its key, the row's place at the server, and its values.
 inline constexpr Bytes bytes_of_row(std::int64_t dim) { return Bytes(16 + dim * static_cast<std::int64_t>(sizeof(float))); }

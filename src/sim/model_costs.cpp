@@ -254,7 +254,6 @@ program::MemoryBudget ModelCosts::memory(int index) {
   out.fixed = bytes.fixed();
   out.workspace = bytes.workspace;
   out.chunks = bytes.activations;
-  out.limit = Bytes(static_cast<std::int64_t>(cost_model_.memory_limit(priced_.devices(program.stage))));
   return out;
 }
 

@@ -121,7 +121,7 @@ void read_schedule(const std::vector<Planned>& known, const std::string& input) 
     if (again.orders != file.orders) throw Defect("the order is read back as another:\n" + yaml);
   });
   for (const auto& order : file.orders)
-    if (plan::most_in_flight(order) < 1) throw Defect("an order that holds no micro-batch");
+    if (order.empty()) throw Defect("an order that holds no micro-batch");
   for (Planned basis : known) {
     if (basis.plan.schedule != file.placement || static_cast<int>(file.orders.size()) != plan::pipeline_of(basis.plan).size) continue;
     plan::use_schedule(file, basis.plan);

@@ -16,7 +16,13 @@ int chunks_under(Schedule schedule, int interleaved) {
   return is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? interleaved : 1;
 }
 
-int most(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1) {
+// Micro-batches, once for each chunk.
+std::int64_t most_in_flight(const std::vector<Slot>& order) {
+  const std::vector<ChunkBytes> one(8, {1, 1});
+  return most_bytes(order, one);
+}
+
+std::int64_t most(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1) {
   return most_in_flight(order_of(schedule, pipeline_rank, pipeline_size, micro_batches, chunks));
 }
 

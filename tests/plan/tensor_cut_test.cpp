@@ -11,7 +11,6 @@ namespace tessera::plan {
 namespace {
 
 using tessera::testing::error_of;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // On one host, or on accelerators.
@@ -61,7 +60,7 @@ TEST(TensorCut, LeavesNoRankPaddingAlone) {
   EXPECT_THAT(error.what(), HasSubstr("tp 4 leaves a rank nothing of ffn 9"));
   EXPECT_THAT(error.expected(), HasSubstr("a degree that leaves each rank a part of ffn"));
   EXPECT_THAT(error.what(), HasSubstr("nearest: 3"));
-  EXPECT_THAT(tensor_degrees(job.model, 12), ElementsAre(1, 2, 3));
+  for (int degree = 1; degree <= 12; ++degree) EXPECT_EQ(tensor_fault(job.model, degree).has_value(), degree > 3) << degree;
 }
 
 TEST(TensorCut, PadsEachKindOfLayerByItsOwnWidth) {

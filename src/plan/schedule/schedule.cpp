@@ -256,16 +256,6 @@ std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, 
   }
 }
 
-int most_in_flight(std::span<const Slot> order) {
-  int in_flight = 0;
-  int most = 0;
-  for (const Slot& slot : order) {
-    if (slot.forward) most = std::max(most, ++in_flight);
-    if (!slot.forward && slot.part != Backward::input) --in_flight;
-  }
-  return most;
-}
-
 std::vector<std::vector<int>> peaks_in_flight(std::span<const Slot> order, int chunks) {
   std::vector<int> now(static_cast<std::size_t>(chunks), 0);
   std::vector<std::vector<int>> out;

@@ -55,12 +55,10 @@ std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_b
 // The order that a plan says: its own, or that of its schedule.
 std::vector<Slot> order_of(const Plan& plan, int pipeline_rank);
 
-// The most micro-batches in flight at once. A micro-batch is in flight from its forward pass to the end of its backward pass (both halves),
-// and counts once for each chunk: with c chunks, c of these take the memory of one micro-batch on the whole rank.
-int most_in_flight(std::span<const Slot> order);
-// How many micro-batches are in flight at once, by chunk: at all moments of the order at which no other has as many of every chunk.
+// How many micro-batches are in flight at once, by chunk: at all moments of the order at which no other has as many of every chunk. A
+// micro-batch is in flight from its forward pass to the end of its backward pass (both halves).
 std::vector<std::vector<int>> peaks_in_flight(std::span<const Slot> order, int chunks);
-// The same number for a schedule with one stage a rank, by its closed form.
+// The most in flight at once under a schedule with one stage a rank, by its closed form.
 std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, std::int64_t micro_batches);
 // Bytes of the activations of one micro-batch in one chunk.
 struct ChunkBytes {
