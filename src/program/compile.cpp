@@ -249,7 +249,8 @@ class Compiler {
     const int step = experts ? strategy.expert_tp() * strategy.ep : strategy.tp;
     const int part = index_ % step;
     const int copy = index_ / step;
-    const std::string suffix = text(".stage", program_.stage, experts ? ".ep" : ".tp", part, degree_suffix(strategy.tp));
+    const std::string within = experts ? text(".ep", part, "of", strategy.ep, "x", strategy.expert_tp()) : text(".tp", part);
+    const std::string suffix = text(".stage", program_.stage, within, degree_suffix(strategy.tp));
     const auto every = [&](int first, int last, int stride) {
       std::vector<int> ranks;
       for (int i = first; i < last; i += stride) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * step + part)]);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -169,6 +170,27 @@ TEST(Program, SaysWhatARankWaitsFor) {
   EXPECT_EQ(said({.op = Op::gather_parameters, .bucket = 0, .group = 1, .after = {}}), "parameters of bucket 0 with ranks 0, 4");
   EXPECT_EQ(said({.op = Op::reduce_norm, .group = 1, .after = {}}), "the norm of all gradients with ranks 0, 4");
   EXPECT_EQ(place(program, 0), "reduce_norm");
+}
+
+// Each degree has groups of its own, also where the same ranks would meet: both may reduce at once.
+TEST(Program, ExpertsOfDifferentDegreesReduceInGroupsOfTheirOwn) {
+  const model::ModelSpec model = model::read_model(
+      ConfigNode::parse("{arch: mixtral, hidden: 64, layers: 6, heads: 4, ffn: 128, experts: 8, experts_per_token: 2, seq: 16, vocab: 256}",
+                        "model"));
+  plan::Plan plan = make_plan(model, {.dp = 8, .tp = 2});
+  std::vector<plan::StrategyRun>& runs = plan.stages.front().runs;
+  const plan::StrategyRun whole = runs.front();
+  runs.clear();
+  for (int b = 0; b < model.block_count(); ++b) {
+    runs.push_back({b, b + 1, whole.strategy});
+    if (b > 0 && b + 1 < model.block_count()) runs.back().strategy.ep = std::array{1, 2, 4}[static_cast<std::size_t>(b) % 3];
+  }
+  const auto programs = compile(plan, model);
+  check(programs);
+  for (const Program& program : programs) {
+    std::set<std::string> names;
+    for (const CommGroup& group : program.groups) EXPECT_TRUE(names.insert(group.name).second) << group.name;
+  }
 }
 
 }  // namespace
