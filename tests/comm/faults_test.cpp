@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <future>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -261,6 +263,27 @@ TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
   const auto outcomes = ranks.wait();
   for (const std::size_t rank : {0UL, 2UL})
     EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1 ended the task: the loss is not a number")));
+}
+
+TEST_P(Faults, WhoeverAsksIsToldOfAFailureAndAlsoOfOneThatIsPast) {
+  const std::string place = free_loopback_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 2, place));
+    std::promise<std::string> told;
+    std::once_flag once;
+    communicator->on_failure([&](const Error& error) { std::call_once(once, [&] { told.set_value(error.message()); }); });
+    if (rank == 1) communicator->abort("the loss is not a number");
+    // No operation of this rank is under way.
+    std::string heard = told.get_future().get();
+    std::string again;
+    communicator->on_failure([&](const Error& error) { again = error.message(); });
+    communicator->on_failure({});
+    return heard + "; " + again;
+  });
+  for (const auto& outcome : ranks.wait()) {
+    const std::string words = "rank 1 ended the task: the loss is not a number";
+    EXPECT_EQ(outcome.text, words + "; " + words);
+  }
 }
 
 TEST_P(Faults, ClosingWhileOthersWaitIsALoss) {
