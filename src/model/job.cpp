@@ -336,11 +336,21 @@ void check_tables(const ConfigNode& root, const JobSpec& job) {
   if (const auto servers = root.find("parameter_servers"); servers && !reads_clicks(job.model))
     throw servers->error(text("parameter servers hold tables, and model ", job.model.arch, " has none"), "no parameter_servers");
   if (!job.parameter_servers.lifecycle) return;
+  const std::int64_t dimension = job.model.blocks().at(static_cast<std::size_t>(tables_block(job.model))).spec->dim("dim");
+  const auto check_growth = [dimension](const std::vector<GrowthStepSpec>& growth, const Where& where) {
+    if (!growth.empty() && growth.back().dimension > dimension)
+      throw Error(ErrorCode::invalid_config, text("rows grow to ", growth.back().dimension, " values, and the model's have ", dimension),
+                  where, text("a dimension of ", dimension, " at most"));
+  };
+  if (const std::vector<GrowthStepSpec>& growth = job.parameter_servers.lifecycle->growth; !growth.empty())
+    check_growth(growth, root.at("parameter_servers").at("lifecycle").at("growth").where());
   const std::int64_t tables = std::ssize(table_rows(job.model));
-  for (const TableLifecycleSpec& some : job.parameter_servers.lifecycle->tables)
+  for (const TableLifecycleSpec& some : job.parameter_servers.lifecycle->tables) {
+    check_growth(some.growth, some.where);
     for (const int table : some.tables)
       if (table >= tables)
         throw Error(ErrorCode::invalid_config, text("the model has no table ", table), some.where, text("0 to ", tables - 1));
+  }
 }
 
 std::string read_name(const ConfigNode& node) {

@@ -181,12 +181,18 @@ struct EvictionSpec {
   std::optional<int> unseen;  // periods
   std::optional<double> below;
 };
+// From how many shows on a row has how many values (ps::GrowthStep).
+struct GrowthStepSpec {
+  double seen = 0;
+  int dimension = 0;
+};
 // What is special about some of the model's tables (ps::SlotLifecycle).
 struct TableLifecycleSpec {
   std::vector<int> tables;
   double lr_scale = 1;
   std::optional<AdmissionSpec> admission;
   std::optional<EvictionSpec> eviction;
+  std::vector<GrowthStepSpec> growth;  // empty: as all tables'
   Where where;
 };
 // How rows come and go (ps::Lifecycle).
@@ -199,6 +205,7 @@ struct LifecycleSpec {
   std::int64_t waiting_keys = std::int64_t{1} << 22;
   int forget_after = 7;  // periods
   EvictionSpec eviction;
+  std::vector<GrowthStepSpec> growth;
   std::vector<TableLifecycleSpec> tables;
 };
 

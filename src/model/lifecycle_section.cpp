@@ -52,6 +52,24 @@ EvictionSpec read_eviction(const ConfigNode& node) {
   return eviction;
 }
 
+std::vector<GrowthStepSpec> read_growth(const ConfigNode& node) {
+  constexpr std::int64_t kMostDimension = 65536;
+  std::vector<GrowthStepSpec> growth;
+  for (const ConfigNode& item : node.items()) {
+    GrowthStepSpec step;
+    Section section(item, {"seen", "dimension"});
+    section.need("seen", step.seen, number(0, kMost));
+    section.need("dimension", step.dimension, [](const ConfigNode& values) { return values.as_int_between(1, kMostDimension); });
+    section.finish();
+    if (growth.empty() && step.seen != 0) throw item.error("the first step begins later", "seen: 0");
+    if (!growth.empty() && (step.seen <= growth.back().seen || step.dimension <= growth.back().dimension))
+      throw item.error("seen and dimension do not rise", "more of both with each step");
+    growth.push_back(step);
+  }
+  if (growth.empty()) throw node.error("the list is empty", "steps such as {seen: 0, dimension: 4}");
+  return growth;
+}
+
 std::vector<int> read_tables_of(const ConfigNode& node) {
   constexpr std::int64_t kMostTable = (1 << 15) - 1;
   std::vector<int> tables;
@@ -66,11 +84,12 @@ std::vector<TableLifecycleSpec> read_tables(const ConfigNode& node) {
   for (const ConfigNode& item : node.items()) {
     TableLifecycleSpec& one = all.emplace_back();
     one.where = item.where();
-    Section section(item, {"tables", "lr_scale", "admission", "eviction"});
+    Section section(item, {"tables", "lr_scale", "admission", "eviction", "growth"});
     section.need("tables", one.tables, read_tables_of);
     section.read("lr_scale", one.lr_scale, number(1e-6, 1e6));
     section.read("admission", one.admission, read_table_admission);
     section.read("eviction", one.eviction, read_eviction);
+    section.read("growth", one.growth, read_growth);
     section.finish();
     for (const int table : one.tables) {
       if (std::ranges::find(seen, table) != seen.end()) throw item.error(text("table ", table, " stands twice"), "each table once");
@@ -84,7 +103,7 @@ std::vector<TableLifecycleSpec> read_tables(const ConfigNode& node) {
 
 LifecycleSpec read_lifecycle(const ConfigNode& node) {
   LifecycleSpec lifecycle;
-  Section section(node, {"period", "decay", "click_weight", "unclicked_weight", "admission", "eviction", "tables"});
+  Section section(node, {"period", "decay", "click_weight", "unclicked_weight", "admission", "eviction", "growth", "tables"});
   section.need("period", lifecycle.period, [](const ConfigNode& period) { return period.as_int_between(1, kMostPeriods); });
   section.read("decay", lifecycle.decay, share);
   section.read("click_weight", lifecycle.click_weight, number(0, kMost));
@@ -100,6 +119,7 @@ LifecycleSpec read_lifecycle(const ConfigNode& node) {
     inner.finish();
   });
   section.read("eviction", lifecycle.eviction, read_eviction);
+  section.read("growth", lifecycle.growth, read_growth);
   section.read("tables", lifecycle.tables, read_tables);
   section.finish();
   return lifecycle;

@@ -19,6 +19,7 @@ namespace ps = tessera::ps;
 struct tessera_ps_client {
   ps::Client client;
   std::vector<std::size_t> dimensions = {};  // by table
+  std::vector<bool> lives = {};              // by table: whether it has a lifecycle
   std::string status = {};
 };
 
@@ -60,17 +61,40 @@ std::size_t dimension_of(const tessera_ps_client& client, std::uint64_t table) {
   return client.dimensions[table];
 }
 
+void need_lifecycle(const tessera_ps_client& client, std::uint64_t table) {
+  dimension_of(client, table);
+  if (!client.lives[table])
+    throw Error(ErrorCode::invalid_config, text("table ", table, " has no lifecycle"), {}, "a table whose description has a lifecycle");
+}
+
 // Of what `given` says, all that means something and was understood: words become what TableSpec has, and others its first choice.
 void check_understood(const nlohmann::json& given, const nlohmann::json& understood, const std::string& where) {
   for (const auto& [key, value] : given.items()) {
     const auto known = understood.find(key);
+    if (known == understood.end() && value.is_array() && value.empty()) continue;
     if (known == understood.end())
       throw Error(ErrorCode::invalid_config, text("a table has no '", where, key, "'"), {}, "the members that tessera_ps.h lists");
     if (value.is_object())
       check_understood(value, *known, where + key + ".");
+    else if (value.is_array())
+      for (std::size_t i = 0; i < value.size(); ++i) check_understood(value[i], known->at(i), where + key + ".");
     else if (value.is_string() && value != *known)
       throw Error(ErrorCode::invalid_config, text("a table's ", where, key, " cannot be ", value.dump()), {}, "what tessera_ps.h lists");
   }
+}
+
+// What a table has where its description has a lifecycle, for what that one does not say.
+nlohmann::json with_lifecycle(nlohmann::json given) {
+  nlohmann::json& lifecycle = given.at("lifecycle");
+  nlohmann::json whole = nlohmann::json::parse(ps::to_json(ps::TableSpec{.lifecycle = ps::Lifecycle()})).at("lifecycle");
+  whole.merge_patch(lifecycle);
+  for (nlohmann::json& slot : whole.at("slots")) {
+    if (!slot.is_object()) continue;
+    slot.emplace("learning_rate_scale", 1);
+    if (const auto admission = slot.find("admission"); admission != slot.end() && admission->is_object()) admission->emplace("after", 1);
+  }
+  lifecycle = std::move(whole);
+  return given;
 }
 
 ps::TableSpec spec_of(const char* description) {
@@ -78,7 +102,8 @@ ps::TableSpec spec_of(const char* description) {
   if (!given.is_object() || !given.contains("name") || !given.contains("dimension"))
     throw Error(ErrorCode::invalid_config, "a table's description cannot be read", {}, "a JSON object with name and dimension");
   nlohmann::json whole = nlohmann::json::parse(ps::to_json(ps::TableSpec()));
-  whole.merge_patch(given);
+  const auto lifecycle = given.find("lifecycle");
+  whole.merge_patch(lifecycle != given.end() && lifecycle->is_object() ? with_lifecycle(given) : given);
   try {
     const ps::TableSpec spec = ps::spec_from_json(whole.dump());
     check_understood(given, nlohmann::json::parse(ps::to_json(spec)), "");
@@ -112,6 +137,7 @@ int tessera_ps_open_table(tessera_ps_client* client, const char* description, ui
     const ps::TableSpec spec = spec_of(description);
     *table = client->client.open(spec);
     client->dimensions.push_back(static_cast<std::size_t>(spec.dimension));
+    client->lives.push_back(spec.lifecycle.has_value());
   });
 }
 
@@ -129,6 +155,28 @@ int tessera_ps_push(tessera_ps_client* client, uint64_t table, const uint64_t* k
     need(client != nullptr && (count == 0 || (keys != nullptr && gradients != nullptr)), "a client, keys or gradients");
     const ps::PushResult result = client->client.push(table, {keys, count}, {gradients, count * dimension_of(*client, table)});
     if (refused != nullptr) *refused = static_cast<std::uint64_t>(result.refused);
+  });
+}
+
+int tessera_ps_push_impressions(tessera_ps_client* client, uint64_t table, const uint64_t* keys, size_t count, const float* gradients,
+                                const tessera_ps_impressions* impressions, uint64_t* refused) {
+  return guarded([&] {
+    need(client != nullptr && (count == 0 || (keys != nullptr && gradients != nullptr && impressions != nullptr)),
+         "a client, keys, gradients or impressions");
+    need_lifecycle(*client, table);
+    std::vector<ps::Impressions> seen(count);
+    for (std::size_t i = 0; i < count; ++i) seen[i] = {.shows = impressions[i].shows, .clicks = impressions[i].clicks};
+    const ps::PushResult result = client->client.push(table, {keys, count}, {gradients, count * dimension_of(*client, table)}, seen);
+    if (refused != nullptr) *refused = static_cast<std::uint64_t>(result.refused);
+  });
+}
+
+int tessera_ps_end_period(tessera_ps_client* client, uint64_t table, uint64_t* evicted) {
+  return guarded([&] {
+    need(client != nullptr, "a client");
+    need_lifecycle(*client, table);
+    const std::uint64_t went = client->client.end_period(table);
+    if (evicted != nullptr) *evicted = went;
   });
 }
 

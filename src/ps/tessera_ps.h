@@ -51,8 +51,15 @@ TESSERA_PS_API void tessera_ps_close(tessera_ps_client* client);
  *   {"type": "fp32", "consistency": "asynchronous", "staleness": 1,
  *    "optimizer": {"rule": "adagrad", "row_moment": false, "learning_rate": 0.05, "epsilon": 1e-8, "initial_moment": 0, "beta1": 0.9,
  *                  "beta2": 0.999, "l1": 0, "l2": 0, "beta": 1, "clip_norm": NUMBER or not there},
- *    "initializer": {"kind": "uniform", "scale": 0.01, "seed": 1}}
- * Types: fp32, bf16, int8. Rules: add, sgd, adagrad, adam, ftrl. Kinds: zero, uniform, normal. Consistency: synchronous, asynchronous. */
+ *    "initializer": {"kind": "uniform", "scale": 0.01, "seed": 1},
+ *    "lifecycle": {...} or not there}
+ * Types: fp32, bf16, int8. Rules: add, sgd, adagrad, adam, ftrl. Kinds: zero, uniform, normal. Consistency: synchronous, asynchronous.
+ * With a lifecycle (how rows come, grow and go; ps/lifecycle.hpp says what its members mean), whose `growth` and `slots` are lists, and empty
+ * where they are not there:
+ *   {"decay": 0.98, "click_weight": 1, "unclicked_weight": 0.1, "waiting_keys": 4194304, "forget_after": 7, "slot_bits": 16,
+ *    "admission": {"after": 1, "probability": NUMBER or not there}, "eviction": {"unseen": PERIODS, "below": SCORE, or not there},
+ *    "growth": [{"seen": 0, "dimension": 4}, {"seen": 10, "dimension": 16}],
+ *    "slots": [{"slot": 0, "learning_rate_scale": 1, "admission": ..., "eviction": ..., "growth": ..., or not there}]} */
 TESSERA_PS_API int tessera_ps_open_table(tessera_ps_client* client, const char* description, uint64_t* table);
 
 /* `values`: room for count * dimension floats, in the order of the keys, which may repeat. `create`: 0 leaves keys without a row so, and
@@ -62,6 +69,18 @@ TESSERA_PS_API int tessera_ps_pull(tessera_ps_client* client, uint64_t table, co
  * NULL: how many rows' gradients were not finite and changed nothing. */
 TESSERA_PS_API int tessera_ps_push(tessera_ps_client* client, uint64_t table, const uint64_t* keys, size_t count, const float* gradients,
                                    uint64_t* refused);
+/* What samples say of a key, whose tables have a lifecycle: of one look-up in one sample, 1 show, and 1 click where it was clicked; of
+ * several, their sums. */
+typedef struct tessera_ps_impressions {
+  float shows, clicks;
+} tessera_ps_impressions;
+/* As tessera_ps_push, of a table with a lifecycle, whose keys tessera_ps_push gives one show each. `impressions`: one a key; those of a key
+ * that repeats are added up. One that is not finite or less than 0 is refused with its gradient. Another table is refused with
+ * TESSERA_PS_INVALID. */
+TESSERA_PS_API int tessera_ps_push_impressions(tessera_ps_client* client, uint64_t table, const uint64_t* keys, size_t count,
+                                               const float* gradients, const tessera_ps_impressions* impressions, uint64_t* refused);
+/* Ends a period of a table with a lifecycle, of one of its clients: shows and clicks decay, and rows go. `evicted`, unless NULL: how many. */
+TESSERA_PS_API int tessera_ps_end_period(tessera_ps_client* client, uint64_t table, uint64_t* evicted);
 /* Of the pushes that follow, of all clients. */
 TESSERA_PS_API int tessera_ps_set_learning_rate(tessera_ps_client* client, uint64_t table, float learning_rate);
 /* Of a worker: it has pushed all of this step. */

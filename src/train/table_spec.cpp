@@ -19,6 +19,12 @@ ps::Eviction eviction_of(const model::EvictionSpec& eviction) {
   return out;
 }
 
+std::vector<ps::GrowthStep> growth_of(const std::vector<model::GrowthStepSpec>& growth) {
+  std::vector<ps::GrowthStep> out;
+  for (const model::GrowthStepSpec& step : growth) out.push_back({.seen = static_cast<float>(step.seen), .dimension = step.dimension});
+  return out;
+}
+
 ps::Lifecycle lifecycle_of(const model::LifecycleSpec& lifecycle) {
   ps::Lifecycle out;
   out.decay = static_cast<float>(lifecycle.decay);
@@ -28,6 +34,7 @@ ps::Lifecycle lifecycle_of(const model::LifecycleSpec& lifecycle) {
   out.waiting_keys = static_cast<std::uint64_t>(lifecycle.waiting_keys);
   out.forget_after = lifecycle.forget_after;
   out.eviction = eviction_of(lifecycle.eviction);
+  out.growth = growth_of(lifecycle.growth);
   out.slot_bits = std::numeric_limits<ps::Key>::digits - data::kIdBits;
   for (const model::TableLifecycleSpec& some : lifecycle.tables)
     for (const int table : some.tables) {
@@ -36,6 +43,7 @@ ps::Lifecycle lifecycle_of(const model::LifecycleSpec& lifecycle) {
       slot.learning_rate_scale = static_cast<float>(some.lr_scale);
       if (some.admission) slot.admission = admission_of(*some.admission);
       if (some.eviction) slot.eviction = eviction_of(*some.eviction);
+      slot.growth = growth_of(some.growth);
     }
   return out;
 }

@@ -72,12 +72,13 @@ TEST(ParameterServers, SayWhatIsWrongOfThem) {
 }
 
 TEST(ParameterServers, HaveRowsThatComeAndGo) {
-  const LifecycleSpec lifecycle =
-      job_of(
-          "parameter_servers: {lifecycle: {period: 500, decay: 0.9, click_weight: 2, unclicked_weight: 0.5, "
-          "admission: {after: 3, waiting_keys: 1000, forget_after: 4}, eviction: {unseen: 30, below: 0.8}, "
-          "tables: [{tables: [0, 25], lr_scale: 0.5, admission: {probability: 0.1}}, {tables: [3], eviction: {unseen: 90}}]}}\n")
-          .parameter_servers.lifecycle.value();
+  const LifecycleSpec lifecycle = job_of(
+                                      "parameter_servers: {lifecycle: {period: 500, decay: 0.9, click_weight: 2, unclicked_weight: 0.5, "
+                                      "admission: {after: 3, waiting_keys: 1000, forget_after: 4}, eviction: {unseen: 30, below: 0.8}, "
+                                      "growth: [{seen: 0, dimension: 1}, {seen: 10, dimension: 4}], "
+                                      "tables: [{tables: [0, 25], lr_scale: 0.5, admission: {probability: 0.1}}, {tables: [3], eviction: "
+                                      "{unseen: 90}, growth: [{seen: 0, dimension: 2}]}]}}\n")
+                                      .parameter_servers.lifecycle.value();
   EXPECT_EQ(lifecycle.period, 500);
   EXPECT_EQ(lifecycle.decay, 0.9);
   EXPECT_EQ(lifecycle.click_weight, 2);
@@ -93,6 +94,12 @@ TEST(ParameterServers, HaveRowsThatComeAndGo) {
   EXPECT_EQ(lifecycle.tables[0].admission->probability, 0.1);
   EXPECT_FALSE(lifecycle.tables[0].eviction);
   EXPECT_EQ(lifecycle.tables[1].eviction->unseen, 90);
+  ASSERT_EQ(lifecycle.growth.size(), 2u);
+  EXPECT_EQ(lifecycle.growth[1].seen, 10);
+  EXPECT_EQ(lifecycle.growth[1].dimension, 4);
+  EXPECT_TRUE(lifecycle.tables[0].growth.empty());
+  ASSERT_EQ(lifecycle.tables[1].growth.size(), 1u);
+  EXPECT_EQ(lifecycle.tables[1].growth[0].dimension, 2);
   EXPECT_FALSE(lifecycle.tables[1].eviction->below);
   EXPECT_FALSE(job_of("parameter_servers: {}\n").parameter_servers.lifecycle);
 }
@@ -109,6 +116,12 @@ TEST(ParameterServers, SayWhatIsWrongOfRowsThatComeAndGo) {
   EXPECT_THAT(said("period: 10, admission: {afer: 2}"), HasSubstr("afer"));
   EXPECT_THAT(said("period: 10, eviction: {unseen: 0}"), HasSubstr("found 0"));
   EXPECT_THAT(said("period: 10, eviction: {below: -1}"), HasSubstr("found -1"));
+  EXPECT_THAT(said("period: 10, growth: []"), HasSubstr("the list is empty"));
+  EXPECT_THAT(said("period: 10, growth: [{seen: 1, dimension: 2}]"), HasSubstr("seen: 0"));
+  EXPECT_THAT(said("period: 10, growth: [{seen: 0, dimension: 2}, {seen: 5, dimension: 2}]"), HasSubstr("do not rise"));
+  EXPECT_THAT(said("period: 10, growth: [{seen: 0, dimension: 2}, {seen: 5, dimension: 6}]"),
+              HasSubstr("rows grow to 6 values, and the model's have 5"));
+  EXPECT_THAT(said("period: 10, tables: [{tables: [1], growth: [{seen: 0, dimension: 6}]}]"), HasSubstr("the model's have 5"));
   EXPECT_THAT(said("period: 10, tables: [{lr_scale: 2}]"), HasSubstr("tables"));
   EXPECT_THAT(said("period: 10, tables: [{tables: []}]"), HasSubstr("the list is empty"));
   EXPECT_THAT(said("period: 10, tables: [{tables: [1, 2]}, {tables: [2]}]"), HasSubstr("table 2 stands twice"));

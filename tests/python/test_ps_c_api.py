@@ -98,6 +98,38 @@ def test_an_embedding_on_servers_trains_as_pytorchs_own(client, rule):
     assert len(tables) == 2 and sum(one["rows"] for one in tables) == ROWS
 
 
+def test_shows_and_clicks_admit_grow_and_keep_rows(client):
+    life = {"decay": 0.5, "admission": {"after": 2}, "eviction": {"below": 0.5}, "waiting_keys": 1000, "growth": [{"seen": 0, "dimension": 1},
+            {"seen": 4, "dimension": DIM}], "slots": [{"slot": 1, "admission": {"probability": 1}}]}
+    table = client.table(name="ads", dimension=DIM, optimizer={"rule": "add"}, initializer={"kind": "zero"}, lifecycle=life)
+    ones = torch.ones(4, DIM)
+
+    def push(keys, *told):
+        refused = ctypes.c_uint64(99)
+        shown = (ctypes.c_float * (2 * len(told)))(*[number for one in told for number in one])
+        client("push_impressions", table, words(keys), ctypes.c_size_t(len(keys)), ctypes.c_void_p(ones.data_ptr()), shown, ctypes.byref(refused))
+        return refused.value
+
+    slot, short, grown, clicked = 1 << 48, 2, 3, 4
+    assert push([slot, short, grown, clicked], (1, 0), (1, 0), (4, 0), (2, 2)) == 0
+    assert client.pull(table, [slot, short, grown, clicked]).tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0]]
+    assert push([slot, short, grown, clicked], (1, 0), (1, 0), (0, 0), (float("nan"), 0)) == 1
+    assert client.pull(table, [slot, short, grown, clicked]).tolist() == [[2, 0, 0], [1, 0, 0], [2, 1, 1], [1, 0, 0]]
+    went = ctypes.c_uint64(99)
+    client("end_period", table, ctypes.byref(went))
+    assert went.value == 3  # scores of 0.1, 0.05 and 0.2; that of the one that was clicked is 1
+    tables = [server["tables"][0] for server in client.status()]
+    assert sum(one["rows"] for one in tables) == 1 and all(one["lifecycle"]["period"] == 1 for one in tables)
+    assert client.pull(table, [clicked], create=False).tolist() == [[1, 0, 0]]
+    for wrong, what in ((dict(life, decay=2), "decay"), (dict(life, growth=[{"seen": 0, "dimensions": 1}]), "dimension"),
+                        (dict(life, slots=[{"slot": 1, "admision": {}}]), "lifecycle.slots.admision")):
+        with pytest.raises(RuntimeError, match=f"1: .*{what}"):
+            client.table(name="others", dimension=DIM, lifecycle=wrong)
+    table = client.table(name="words", dimension=DIM)
+    with pytest.raises(RuntimeError, match="1: .*has no lifecycle"):
+        push([1], (1, 0))
+
+
 def test_what_is_wrong_is_said_and_ends_nothing(client):
     table = client.table(name="t", dimension=DIM)
     for description, what in (({"name": "u", "dimension": 0}, "dimension"), ({"name": "u", "dimension": 2, "type": "fp8"}, "fp8"),
