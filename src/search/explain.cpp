@@ -39,6 +39,11 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 }
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
+// The ranks of a stage may stand in any order.
+std::pair<int, int> range_of(const std::vector<int>& ranks) {
+  const auto [first, last] = std::minmax_element(ranks.begin(), ranks.end());
+  return {*first, *last};
+}
 
 // Of stages on several kinds of device, who takes how much of each micro-batch; stages alike in this said once.
 std::string shares_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -120,11 +125,12 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
       }
     }
     const plan::Stage& stage = plan.stages[static_cast<std::size_t>(stages.front())];
-    const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-    const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+    const auto [first_rank, last_rank] = range_of(stage.ranks);
+    const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(first_rank)];
+    const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(last_rank)];
     const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
     for (const Run& run : runs)
-      table.add({series(stages), range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
+      table.add({series(stages), range_text(first_rank, last_rank), group + range_text(low.node, high.node),
                  run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
                  run_text(plan, stage, *run.first, cluster)});
   }
@@ -137,11 +143,12 @@ std::string listing(const plan::Plan& plan, const std::vector<model::BlockInstan
   Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
   for (const plan::Stage& stage : plan.stages)
     for (const plan::StrategyRun& run : stage.runs) {
-      const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-      const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+      const auto [first_rank, last_rank] = range_of(stage.ranks);
+      const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(first_rank)];
+      const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(last_rank)];
       const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
-      table.add({block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                 group + range_text(low.node, high.node), run_text(plan, stage, run, cluster)});
+      table.add({block_range(blocks, run.first, run.last), range_text(first_rank, last_rank), group + range_text(low.node, high.node),
+                 run_text(plan, stage, run, cluster)});
     }
   return table.text(columns);
 }
