@@ -44,6 +44,7 @@ def measured(arguments, folder, netlab):
     by_links = json.loads(plan.read_text())
     order = by_links["stages"][0]["ranks"]
     ascending = folder / "ascending.json"
+    print(f"{links}: order {order}, predicted {by_links['predicted'].get('step_seconds')}", file=sys.stderr)
     by_links["stages"][0]["ranks"] = sorted(order)
     ascending.write_text(json.dumps(by_links))
     plans = {"measured order": plan, "ascending": ascending}
@@ -57,7 +58,7 @@ def measured(arguments, folder, netlab):
                 print(f"round {turn + 1} of {arguments.rounds}, {way}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr)
     medians = {way: statistics.median(of) for way, of in seconds.items()}
     apart = max(abs(a - b) for a, b in zip(losses["measured order"][0], losses["ascending"][0]))
-    return {"links": links, "order": order, "predicted": by_links["predicted"]["step"], "seconds": medians, "gain": medians["ascending"] / medians["measured order"],
+    return {"links": links, "order": order, "seconds": medians, "gain": medians["ascending"] / medians["measured order"],
             "losses_apart": apart, "same_again": all(of[0] == other for of in losses.values() for other in of)}
 
 
@@ -82,7 +83,7 @@ def main():
         print(f"{link:<16}{gbit:8.2f} Gbit/s measured")
     for way, value in result["seconds"].items():
         print(f"{way:<16}{value:8.3f} s a step{'  ' + ' '.join(map(str, result['order'])) if way == 'measured order' else ''}")
-    print(f"{result['gain']:.2f} x; predicted for the measured order: {result['predicted']}; losses at most {result['losses_apart']:.1e} apart; "
+    print(f"{result['gain']:.2f} x; losses at most {result['losses_apart']:.1e} apart; "
           f"{'the same bits' if result['same_again'] else 'other losses'} when trained again")
 
 

@@ -20,7 +20,8 @@ class HostLinks {
   // No value where a pair was not measured, or there are fewer than three hosts.
   static std::optional<HostLinks> of(const Profile& profile, const std::string& link, int hosts);
   int hosts() const { return hosts_; }
-  // Seconds of a message from host `a` to host `b`, as measured; 0 within a host. Throws std::out_of_range for other hosts.
+  // Seconds of a message from host `a` to host `b`, by the shortest that were measured; 0 within a host. Throws std::out_of_range for other
+  // hosts.
   double seconds(int a, int b, Bytes bytes) const;
 
  private:

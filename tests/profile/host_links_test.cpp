@@ -110,6 +110,17 @@ TEST(HostLinks, AreReadFromAProfilesFile) {
   EXPECT_THAT(shortest_ring(4, [&](int a, int b) { return links->seconds(a, b, kRingPiece); }), ElementsAre(0, 2, 1, 3));
 }
 
+// A host that computes meanwhile makes some messages late.
+TEST(HostLinks, AreAsFastAsTheirFastestMessages) {
+  Profile profile = one_slow_pair();
+  const Bytes small(16 << 10), large(1 << 20);
+  profile.communication.back().points = {{small, {0.02, 0.001, 0.03}}, {large, {0.09, 0.004, 0.2}}};
+  const auto links = HostLinks::of(profile, "lab", 4);
+  ASSERT_TRUE(links);
+  EXPECT_DOUBLE_EQ(links->seconds(2, 3, large), 0.004);
+  EXPECT_DOUBLE_EQ(links->seconds(2, 3, small), 0.001);
+}
+
 TEST(HostLinks, NeedEveryPair) {
   Profile profile = one_slow_pair();
   EXPECT_TRUE(HostLinks::of(profile, "lab", 4));
