@@ -59,7 +59,7 @@ def measured(arguments, folder, netlab):
     medians = {way: statistics.median(of) for way, of in seconds.items()}
     apart = max(abs(a - b) for a, b in zip(losses["measured order"][0], losses["ascending"][0]))
     return {"links": links, "order": order, "seconds": medians, "gain": medians["ascending"] / medians["measured order"],
-            "losses_apart": apart, "same_again": all(of[0] == other for of in losses.values() for other in of)}
+            "losses_apart": apart, "same_again": all(of[0] == other for of in losses.values() for other in of[1:]) if arguments.rounds > 1 else None}
 
 
 def main():
@@ -83,8 +83,9 @@ def main():
         print(f"{link:<16}{gbit:8.2f} Gbit/s measured")
     for way, value in result["seconds"].items():
         print(f"{way:<16}{value:8.3f} s a step{'  ' + ' '.join(map(str, result['order'])) if way == 'measured order' else ''}")
-    print(f"{result['gain']:.2f} x; losses at most {result['losses_apart']:.1e} apart; "
-          f"{'the same bits' if result['same_again'] else 'other losses'} when trained again")
+    print(f"{result['gain']:.2f} x; losses, as metrics.jsonl has them, at most {result['losses_apart']:.1e} apart")
+    if result["same_again"] is not None:
+        print(f"trained again under the same plan: {'the same' if result['same_again'] else 'other'} losses")
 
 
 if __name__ == "__main__":
