@@ -89,8 +89,9 @@ void measure_profile(const ProfileOptions& options) {
       std::snprintf(buffer, sizeof buffer, "%.2f (%.2f to %.2f)", value.median, value.low, value.high);
       return std::string(buffer);
     };
-    rest += text("    computing beside it takes ", factor(sample.slows), " times as long,\n    and it ", factor(sample.slowed),
-                 " times beside computing\n");
+    if (sample.slows.median > 0)
+      rest += text("    computing beside it takes ", factor(sample.slows), " times as long,\n    and it ", factor(sample.slowed),
+                   " times beside computing\n");
   }
   std::printf("%s", fitted(rest, columns).c_str());
   std::printf("written to %s\n", path.c_str());

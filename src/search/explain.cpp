@@ -39,10 +39,22 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 }
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
+// The ranks of a stage may stand in any order.
+// Its ranks need not stand in order.
+std::pair<int, int> range_of(const plan::Stage& stage) {
+  const auto [first, last] = std::ranges::minmax(stage.ranks);
+  return {first, last};
+}
+
+std::string ranks_text(const plan::Stage& stage) {
+  const auto [first, last] = range_of(stage);
+  return range_text(first, last);
+}
 
 std::string nodes_text(const plan::Plan& plan, const plan::Stage& stage, const cluster::ClusterSpec& cluster) {
-  const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-  const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+  const auto [first, last] = range_of(stage);
+  const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(first)];
+  const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(last)];
   const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
   return group + range_text(low.node, high.node);
 }
@@ -128,7 +140,7 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
     }
     const plan::Stage& stage = plan.stages[static_cast<std::size_t>(stages.front())];
     for (const Run& run : runs)
-      table.add({series(stages), range_text(stage.ranks.front(), stage.ranks.back()), nodes_text(plan, stage, cluster),
+      table.add({series(stages), ranks_text(stage), nodes_text(plan, stage, cluster),
                  run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
                  run_text(plan, stage, *run.first, cluster)});
   }
@@ -141,8 +153,8 @@ std::string listing(const plan::Plan& plan, const std::vector<model::BlockInstan
   Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
   for (const plan::Stage& stage : plan.stages)
     for (const plan::StrategyRun& run : stage.runs)
-      table.add({block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                 nodes_text(plan, stage, cluster), run_text(plan, stage, run, cluster)});
+      table.add({block_range(blocks, run.first, run.last), ranks_text(stage), nodes_text(plan, stage, cluster),
+                 run_text(plan, stage, run, cluster)});
   return table.text(columns);
 }
 

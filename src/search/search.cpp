@@ -14,6 +14,7 @@
 #include "search/front.hpp"
 #include "search/given.hpp"
 #include "search/length_prices.hpp"
+#include "search/ring_order.hpp"
 #include "search/serving.hpp"
 #include "search/templates.hpp"
 #include "sim/sim.hpp"
@@ -146,6 +147,8 @@ class PlanSearch {
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
+    order_by_links(out.best, cluster_, profile_);
+    for (Candidate& candidate : out.runners_up) order_by_links(candidate.plan, cluster_, profile_);
   }
 
   void search_blocks(SearchResult& out) {

@@ -12,6 +12,7 @@
 #include "model/forms.hpp"
 #include "nn/optimizer.hpp"
 #include "train/measure_communication.hpp"
+#include "train/measure_links.hpp"
 #include "train/timed_block.hpp"
 #include "train/timed_rows.hpp"
 #include "train/trainer.hpp"
@@ -255,7 +256,11 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   const Meter meter(comm, options.sample);
   const int workers = options.per_host > 0 ? options.per_host : comm.world_size();
   const Weights weights(job);
-  if (comm.world_size() > 1) profile.communication = measure_communication(job, meter, comm, weights, options);
+  profile.communication = measure_links(meter, comm, options.link, workers);
+  if (comm.world_size() > 1) {
+    const auto collectives = measure_communication(job, meter, comm, weights, options, profile);
+    profile.communication.insert(profile.communication.end(), collectives.begin(), collectives.end());
+  }
   for (const profile::CommSample& sample : profile.communication)
     profile.overlap_slowdown = std::max(profile.overlap_slowdown, sample.slows.median);
   OptimizerStep optimizer(job, meter);

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <list>
 #include <span>
 
 #include "base/clock.hpp"
 #include "model/forms.hpp"
 #include "plan/tensor_cut.hpp"
+#include "profile/host_links.hpp"
 
 namespace tessera::train {
 namespace {
@@ -26,11 +28,15 @@ struct Buffers {
 // The collectives of neighbouring ranks in groups of one size, all groups at once.
 class Exchange {
  public:
-  Exchange(comm::Communicator& comm, int size, Buffers& buffers) : size_(size), buffers_(buffers) {
+  // `seconds`: of a hop between two ranks.
+  Exchange(comm::Communicator& comm, int size, Buffers& buffers, const std::function<double(int, int)>& seconds)
+      : size_(size), buffers_(buffers) {
+    const int first = comm.rank() / size * size;
     std::vector<int> ranks;
-    for (int i = 0; i < size; ++i) ranks.push_back(comm.rank() / size * size + i);
+    for (const int i : profile::shortest_ring(size, [&](int a, int b) { return seconds(first + a, first + b); }))
+      ranks.push_back(first + i);
     group_ = comm.group(ranks, text("measure.", size));
-    rank_ = comm.rank() % size;
+    rank_ = group_.rank();
   }
 
   // `back`: a message goes the other way.
@@ -230,17 +236,21 @@ bool divides(const model::ModelSpec& model, const model::BlockSpec& block, int t
 }
 
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,
-                                                       const Weights& weights, const MeasureOptions& options) {
+                                                       const Weights& weights, const MeasureOptions& options,
+                                                       const profile::Profile& links) {
   const auto blocks = job.model.blocks();
   const model::BlockInstance& instance = first_layer(blocks);
   Layer layer{job, instance, weights, TimedBlock(job, instance, 1, 1, weights), 0};
   layer.whole.passes(1);
   layer.seconds = meter.time([&] { layer.whole.passes(4); }) / 4;
+  const int per_host = options.per_host > 0 ? options.per_host : comm.world_size();
+  const auto pairs = profile::HostLinks::of(links, options.link, comm.world_size() / per_host);
+  const auto hop = [&](int a, int b) { return pairs ? pairs->seconds(a / per_host, b / per_host, profile::kRingPiece) : 0; };
   Buffers buffers;
   std::list<Exchange> exchanges;
   std::vector<Operation> operations;
   for (const int size : group_sizes(comm.world_size())) {
-    Exchange& exchange = exchanges.emplace_back(comm, size, buffers);
+    Exchange& exchange = exchanges.emplace_back(comm, size, buffers, hop);
     for (const char* name : {"all_reduce", "reduce_scatter", "all_gather", "send"})
       // A message concerns two ranks; of an odd number one would have no partner.
       if (name != std::string("send") || size == 2) operations.emplace_back(name, exchange, layer, options.link);

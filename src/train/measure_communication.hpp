@@ -17,8 +17,10 @@ std::vector<int> group_sizes(int ranks);
 // Whether the trainer can cut this block over so many ranks, and the others that it cuts.
 bool divides(const model::ModelSpec& model, const model::BlockSpec& block, int tensor_parallel);
 
-// Called by all ranks alike, of which there are two or more.
+// Called by all ranks alike, of which there are two or more. Where `links` has what measure_links says of their hosts, the ranks of a group
+// form its ring in the order in which plans let them.
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,
-                                                       const Weights& weights, const MeasureOptions& options);
+                                                       const Weights& weights, const MeasureOptions& options,
+                                                       const profile::Profile& links);
 
 }  // namespace tessera::train

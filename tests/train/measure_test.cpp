@@ -4,8 +4,11 @@
 
 #include <mutex>
 #include <set>
+#include <tuple>
 
+#include "profile/host_links.hpp"
 #include "train/job_helper.hpp"
+#include "train/measure_links.hpp"
 #include "train/vision_helper.hpp"
 
 namespace tessera::train {
@@ -58,6 +61,30 @@ TEST(Measure, FindsTheSameOnAllRanks) {
   EXPECT_EQ(operations, (std::set<std::string>{"all_gather", "all_reduce", "reduce_scatter", "send"}));
   ASSERT_EQ(profile.optimizers.size(), 1u);
   expect_ordered(profile.optimizers.front().seconds_per_parameter);
+}
+
+// Of an odd number of hosts, one of which rests in each round, and of hosts with several ranks.
+TEST(Measure, FindsEveryPairOfHosts) {
+  for (const auto& [ranks, per_host, pairs] : {std::tuple{5, 1, 10u}, {8, 2, 6u}, {4, 2, 0u}}) {
+    std::vector<std::string> found(static_cast<std::size_t>(ranks));
+    std::mutex mutex;  // guards found
+    on_ranks(ranks, [&](comm::Communicator& comm) {
+      profile::Profile profile;
+      profile.communication = measure_links(Meter(comm, Seconds(0.001)), comm, "lab", per_host);
+      std::set<std::string> links;
+      for (const profile::CommSample& sample : profile.communication) {
+        links.insert(sample.link);
+        EXPECT_EQ(sample.operation, "send");
+        for (const profile::CommPoint& point : sample.points) expect_ordered(point.seconds);
+      }
+      EXPECT_EQ(links.size(), pairs);
+      EXPECT_EQ(profile.communication.size(), pairs);
+      EXPECT_EQ(profile::HostLinks::of(profile, "lab", ranks / per_host).has_value(), pairs > 0);
+      const std::lock_guard lock(mutex);
+      found[static_cast<std::size_t>(comm.rank())] = profile::to_json(profile);
+    });
+    for (const std::string& other : found) EXPECT_EQ(other, found[0]);
+  }
 }
 
 TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {

@@ -1,0 +1,86 @@
+#include "train/measure_links.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "base/clock.hpp"
+#include "profile/host_links.hpp"
+
+namespace tessera::train {
+namespace {
+
+constexpr std::size_t kSizes[] = {16 << 10, 1 << 20};
+constexpr int kRepeats = 5;
+
+// Whom a host meets in a round: the last one stays, and the others go round a circle. `hosts` is even; the host itself never comes out.
+int partner_of(int host, int round, int hosts) {
+  const int circle = hosts - 1;
+  if (host == circle) return round;
+  if (host == round) return circle;
+  return ((2 * round - host) % circle + circle) % circle;
+}
+
+// Seconds of a message one way, as half of one there and back.
+double exchanged(const comm::Group& pair, std::span<std::byte> data) {
+  const double begin = real_clock().now().value;
+  if (pair.rank() == 0) {
+    pair.send(data, 1, 0).wait();
+    pair.receive(data, 1, 0).wait();
+  } else {
+    pair.receive(data, 0, 0).wait();
+    pair.send(data, 0, 0).wait();
+  }
+  return (real_clock().now().value - begin) / 2;
+}
+
+profile::CommSample sample_of(const std::string& link, int a, int b, const std::vector<profile::CommPoint>& points) {
+  const profile::CommPoint& small = points.front();
+  const profile::CommPoint& large = points.back();
+  const double bytes = static_cast<double>((large.size - small.size).value);
+  profile::CommSample out;
+  out.operation = "send";
+  out.link = profile::pair_link(link, a, b);
+  out.bandwidth = BytesPerSecond(bytes / std::max(1e-9, large.seconds.median - small.seconds.median));
+  out.latency = Seconds(std::max(1e-7, small.seconds.median - static_cast<double>(small.size.value) / out.bandwidth.value));
+  out.points = points;
+  return out;
+}
+
+}  // namespace
+
+std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communicator& comm, const std::string& link, int per_host) {
+  const int hosts = comm.world_size() / per_host;
+  if (hosts < 3) return {};
+  const int own = comm.rank() / per_host;
+  const int seats = hosts + hosts % 2;
+  std::vector<std::byte> data(std::max(kSizes[0], kSizes[1]));
+  std::vector<profile::CommSample> out;
+  for (int round = 0; round + 1 < seats; ++round) {
+    const int partner = partner_of(own, round, seats);
+    const bool meets = comm.rank() % per_host == 0 && partner < hosts;
+    comm::Group pair;
+    if (meets) pair = comm.group({std::min(own, partner) * per_host, std::max(own, partner) * per_host}, "measure.links");
+    std::vector<std::vector<profile::MeasuredValue>> of_size;  // by rank
+    for (const std::size_t size : kSizes) {
+      Samples samples;
+      meter.together();
+      if (meets) exchanged(pair, std::span(data).first(size));  // connects
+      for (int i = 0; i < kRepeats; ++i) samples.add(meets ? exchanged(pair, std::span(data).first(size)) : 0);
+      const profile::MeasuredValue value = samples.median();
+      const std::vector<double> medians = meter.of_all(value.median), lows = meter.of_all(value.low), highs = meter.of_all(value.high);
+      auto& values = of_size.emplace_back();
+      for (std::size_t rank = 0; rank < medians.size(); ++rank) values.push_back({medians[rank], lows[rank], highs[rank]});
+    }
+    for (int a = 0; a < hosts; ++a) {
+      const int b = partner_of(a, round, seats);
+      if (b <= a || b >= hosts) continue;
+      std::vector<profile::CommPoint> points;
+      for (std::size_t i = 0; i < std::size(kSizes); ++i)
+        points.push_back({Bytes(static_cast<std::int64_t>(kSizes[i])), of_size[i][static_cast<std::size_t>(a * per_host)]});
+      out.push_back(sample_of(link, a, b, points));
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::train
