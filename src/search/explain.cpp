@@ -39,7 +39,6 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 }
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
-// The ranks of a stage may stand in any order.
 // Its ranks need not stand in order.
 std::pair<int, int> range_of(const plan::Stage& stage) {
   const auto [first, last] = std::ranges::minmax(stage.ranks);

@@ -174,10 +174,9 @@ TEST(Program, SaysWhatARankWaitsFor) {
 
 // Each degree has groups of its own, also where the same ranks would meet: both may reduce at once.
 TEST(Program, ExpertsOfDifferentDegreesReduceInGroupsOfTheirOwn) {
-  const model::ModelSpec model = model::read_model(
-      ConfigNode::parse("{arch: mixtral, hidden: 64, layers: 6, heads: 4, ffn: 128, experts: 8, experts_per_token: 2, seq: 16, vocab: 256}",
-                        "model"));
-  plan::Plan plan = make_plan(model, {.dp = 8, .tp = 2});
+  const model::ModelSpec model = model::read_model(ConfigNode::parse(
+      "{arch: mixtral, hidden: 64, layers: 6, heads: 4, ffn: 128, experts: 8, experts_per_token: 2, seq: 16, vocab: 256}", "model"));
+  plan::Plan plan = make_plan(model, 8, 1, 2, 0, 1, plan::Schedule::one_f_one_b);
   std::vector<plan::StrategyRun>& runs = plan.stages.front().runs;
   const plan::StrategyRun whole = runs.front();
   runs.clear();

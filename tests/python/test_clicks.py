@@ -424,12 +424,20 @@ def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
     assert "1 lines cannot be read and were left out (7)" in trained.stderr
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(clicks):
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
     """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
     table = {"kind": "adagrad", "lr": 0.05, "schedule": {"warmup": 9}}
-    whole = clicks.write("whole.yaml", job("whole", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table))
+
+    def named(name):
+        out = job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table)
+        if grows:
+            out["parameter_servers"]["lifecycle"] = {"growth": [{"seen": 0, "dimension": 1}, {"seen": 5, "dimension": DIM + 1}]}
+        return out
+
+    whole = clicks.write("whole.yaml", named("whole"))
     clicks("train", whole, "--no-measure")
-    yaml = clicks.write("parts.yaml", {**job("parts", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table), "checkpoint": {"every": 5, "keep": 1}})
+    yaml = clicks.write("parts.yaml", {**named("parts"), "checkpoint": {"every": 5, "keep": 1}})
     clicks("train", yaml, "--no-measure", "--set", "train.steps=7")
     checkpoints = clicks.folder / "runs" / "parts" / "checkpoints"
     assert (checkpoints / "tables-000007" / "tables.json").exists()
