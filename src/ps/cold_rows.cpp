@@ -1,7 +1,5 @@
 #include "ps/cold_rows.hpp"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -270,8 +268,6 @@ void ColdRows::end_merge(bool wait) {
   // What was erased before the merge began is not in the new piece.
   if (done->first == 0) partition.erased = 0;
   for (const std::uint64_t key : done->erased) partition.erased += erase_from(*merged, key) ? 1 : 0;
-  // Filters come and go, and what they leave between others is memory that nobody counts.
-  if (++merges_ % partitions_.size() == 0) ::malloc_trim(0);
 }
 
 }  // namespace tessera::ps

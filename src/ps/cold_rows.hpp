@@ -95,7 +95,6 @@ class ColdRows {
   std::vector<Partition> partitions_;
   std::vector<Search> searches_, in_block_;                        // of a find() that goes on
   std::vector<std::pair<std::size_t, const std::byte*>> records_;  // which it found
-  std::size_t merges_ = 0;                                         // that have ended
   std::unique_ptr<Merge> merge_;                                   // its thread uses what stands above
 };
 

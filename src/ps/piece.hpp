@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ps/key_index.hpp"
+#include "ps/mapped_memory.hpp"
 #include "ps/scratch_file.hpp"
 
 namespace tessera::ps {
@@ -108,8 +109,8 @@ class Piece {
   PieceFormat format_;
   std::uint64_t offset_;
   std::size_t records_ = 0;
-  std::vector<std::uint32_t> fences_;  // of each block's first record
-  std::vector<std::uint64_t> filter_;  // a Bloom filter with all bits of a key in one word
+  std::vector<std::uint32_t, MappedMemory<std::uint32_t>> fences_;  // of each block's first record
+  std::vector<std::uint64_t, MappedMemory<std::uint64_t>> filter_;  // a Bloom filter with all bits of a key in one word
   std::size_t filter_functions_;
 };
 
@@ -128,7 +129,7 @@ class PieceWriter {
   const ScratchFile& file_;
   PieceFormat format_;
   std::shared_ptr<Piece> piece_;
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte, MappedMemory<std::byte>> buffer_;
   std::size_t block_ = 0, record_ = 0;  // in the buffer, and in its block
   std::uint64_t written_ = 0;
 };
@@ -147,7 +148,7 @@ class MergedRecords {
     std::size_t block, end;          // the buffer's first block, and behind the last that is wanted
     std::size_t in_buffer = 0;       // blocks
     std::size_t at = 0, record = 0;  // the current record's block in the buffer, and its place there
-    std::vector<std::byte> buffer = {};
+    std::vector<std::byte, MappedMemory<std::byte>> buffer = {};
     const std::byte* current = nullptr;
     std::uint64_t hash = 0;
     bool used = false;  // to be moved on
