@@ -115,7 +115,8 @@ struct PushResult {
 
 // Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows in memory, and without a TableStorage none elsewhere. Throws
 // Error(resource_exhausted) when the system gives no more memory, and Error(io) when rows are to come from the disk or go there and it
-// refuses; what a call has done until then stays, and calls for rows in memory go on.
+// refuses; what a call has done until then stays, and calls for rows in memory go on. A disk that fails under rows that are read through a
+// map of its file, without system calls, ends the process with SIGBUS.
 class Table {
  public:
   // Throws Error(invalid_config) where the limit has no room for some ten thousand rows.
