@@ -432,7 +432,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
     def named(name):
         out = job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table)
         if grows:
-            out["parameter_servers"]["lifecycle"] = {"growth": [{"seen": 0, "dimension": 1}, {"seen": 5, "dimension": DIM + 1}]}
+            out["parameter_servers"]["lifecycle"] = {"period": 5, "growth": [{"seen": 0, "dimension": 1}, {"seen": 5, "dimension": DIM + 1}]}
         return out
 
     whole = clicks.write("whole.yaml", named("whole"))
