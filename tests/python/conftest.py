@@ -117,11 +117,11 @@ def wait_for_step(tessera, run, step, process):
     raise AssertionError(f"{run} did not reach step {step}")
 
 
-def free_place():
-    """An address of the loopback that nothing listens at."""
+def free_place(address="127.0.0.1"):
+    """HOST:PORT that nothing listens at, at an address of the loopback."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+        free.bind((address, 0))
+        return f"{address}:{free.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,9 @@ class Hosts:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         config, known = "", ""
         for i, name in enumerate(self.names):
-            address, port = lab.address(i + 1) if lab else f"127.0.0.{i + 2}", free_place().split(":")[1]
+            address = lab.address(i + 1) if lab else f"127.0.0.{i + 2}"
+            # A host of a lab has all ports free; of this machine's addresses one may have it taken that is free at another.
+            port = free_place("127.0.0.1" if lab else address).split(":")[1]
             server = self.folder / f"sshd-{name}"
             server.write_text(f"ListenAddress {address}\nPort {port}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder}/authorized\nPidFile none\n"
                               "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n")
@@ -57,8 +59,12 @@ class Hosts:
         (self.folder / "known").write_text(known)
         self.ssh = f"ssh -F {self.folder / 'config'}"
         self.here = (lambda words: lab.words(0, words)) if lab else (lambda words: words)
-        for name in self.names:
-            self.wait_for(name)
+        try:
+            for name in self.names:
+                self.wait_for(name)
+        except BaseException:
+            self.close()
+            raise
 
     def wait_for(self, name):
         for _ in range(100):
