@@ -3,6 +3,8 @@
 #include <memory>
 #include <new>
 
+#include "base/error.hpp"
+
 namespace tessera::ps {
 
 KeyIndex::KeyIndex() : pages_(sizeof(Segment)) {
@@ -10,34 +12,30 @@ KeyIndex::KeyIndex() : pages_(sizeof(Segment)) {
   directory_.push_back(new (pages_.take()) Segment);  // pages are zeroed: no slot is used
 }
 
-std::uint32_t KeyIndex::find(Key key) const {
-  const std::uint64_t hash = hash_of(key);
-  const Segment& segment = *directory_[directory_place(hash)];
-  std::size_t place = home_of(hash);
-  for (std::size_t step = 0; step < kMostSteps; ++step) {
-    const Line& line = segment.lines[place];
-    if (const int slot = slot_of(line, key); slot >= 0) return line.rows[slot];
-    if (!line.passed) break;
-    if (++place == kLines) place = 0;
-  }
-  return kNone;
-}
-
-std::uint32_t KeyIndex::erase(Key key) {
+KeyIndex::Slot KeyIndex::slot_of(Key key) const {
   const std::uint64_t hash = hash_of(key);
   Segment& segment = *directory_[directory_place(hash)];
   std::size_t place = home_of(hash);
   for (std::size_t step = 0; step < kMostSteps; ++step) {
     Line& line = segment.lines[place];
-    if (const int slot = slot_of(line, key); slot >= 0) {
-      line.used &= ~(1u << slot);
-      --size_;
-      return line.rows[slot];
-    }
+    if (const int number = slot_of(line, key); number >= 0) return {&line, number};
     if (!line.passed) break;
     if (++place == kLines) place = 0;
   }
-  return kNone;
+  return {};
+}
+
+std::uint32_t KeyIndex::find(Key key) const {
+  const Slot slot = slot_of(key);
+  return slot.line == nullptr ? kNone : slot.line->rows[slot.number];
+}
+
+std::uint32_t KeyIndex::erase(Key key) {
+  const Slot slot = slot_of(key);
+  if (slot.line == nullptr) return kNone;
+  slot.line->used &= ~(1u << slot.number);
+  --size_;
+  return slot.line->rows[slot.number];
 }
 
 bool KeyIndex::add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row) {
@@ -68,17 +66,9 @@ void KeyIndex::insert(Key key, std::uint32_t row) {
 }
 
 void KeyIndex::replace(Key key, std::uint32_t row) {
-  const std::uint64_t hash = hash_of(key);
-  Segment& segment = *directory_[directory_place(hash)];
-  std::size_t place = home_of(hash);
-  for (std::size_t step = 0; step < kMostSteps; ++step) {
-    Line& line = segment.lines[place];
-    if (const int slot = slot_of(line, key); slot >= 0) {
-      line.rows[static_cast<std::size_t>(slot)] = row;
-      return;
-    }
-    if (++place == kLines) place = 0;
-  }
+  const Slot slot = slot_of(key);
+  ensure(slot.line != nullptr, "a key whose row is replaced has one");
+  slot.line->rows[slot.number] = row;
 }
 
 void KeyIndex::split(std::uint64_t hash) {

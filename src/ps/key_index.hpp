@@ -98,6 +98,12 @@ class KeyIndex {
     equal &= line.used;
     return equal == 0 ? -1 : __builtin_ctz(equal);
   }
+  // Where a key stands; `line` is null where it does not.
+  struct Slot {
+    Line* line = nullptr;
+    int number = 0;
+  };
+  Slot slot_of(Key key) const;
   static std::size_t used(const Segment& segment);
   static bool add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row);
 
