@@ -95,6 +95,7 @@ struct RequestClient::Impl {
     for (std::size_t i = 0; i < server.places.size(); ++i, server.at = (server.at + 1) % server.places.size()) {
       Descriptor socket = connect_once(parse_host_port(server.place()), std::min(left_until(until), milliseconds(2000)));
       if (!socket) continue;
+      if (Descriptor nearer = connect_beside(socket)) socket = std::move(nearer);
       FrameSocket introducing(std::move(socket));
       if (!introduce(introducing, server.place(), until, strangers)) continue;
       server.stream = MessageStream(introducing.release());

@@ -73,9 +73,11 @@ struct RequestServer::Impl {
       : secret(std::move(given)),
         at(parse_host_port(place)),
         listener((check_place(at, place, secret), listen_at(at))),
+        beside(listen_beside(listener)),
         events(epoll_create1(EPOLL_CLOEXEC)) {
     if (!events) throw Error(ErrorCode::io, "this process can watch no connections: epoll_create1 fails");
     watch(listener.get(), 0, EPOLLIN, EPOLL_CTL_ADD);
+    if (beside) watch(beside.get(), 0, EPOLLIN, EPOLL_CTL_ADD);
   }
 
   void watch(int descriptor, std::uint64_t session, std::uint32_t what, int operation) const {
@@ -182,6 +184,7 @@ struct RequestServer::Impl {
   void look() {
     while (unknown.size() < kMostUnknown) {
       Descriptor socket = accept_from(listener);
+      if (!socket && beside) socket = accept_from(beside);
       if (!socket) break;
       unknown.push_back({FrameSocket(std::move(socket)), {secret, {}, {}}, SteadyClock::now()});
       watch(unknown.back().socket.fd(), 0, EPOLLIN, EPOLL_CTL_ADD);
@@ -276,7 +279,7 @@ struct RequestServer::Impl {
 
   std::string secret;
   HostPort at;
-  Descriptor listener, events;
+  Descriptor listener, beside, events;
   std::deque<Exchange> exchanges;  // as many as were ever needed at once
   std::vector<Exchange*> unused;
   std::deque<Exchange*> waiting;

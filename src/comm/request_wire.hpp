@@ -1,7 +1,7 @@
 // Internal. What clients and servers of comm/requests.hpp send each other.
 //
-// A client connects over TCP, where both prove that they know the secret (as at a rendezvous: Greeting, Challenge, then both sides' words,
-// sealed). From then on the same connection carries requests and replies as they stand: a MessageHeader, then the message.
+// A client connects, and both prove that they know the secret (as at a rendezvous: Greeting, Challenge, then both sides' words, sealed).
+// From then on the same connection carries requests and replies as they stand: a MessageHeader, then the message.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over TCP (docs/rooms/comm.md says
-// why). Client and server prove to each other that they know the secret before anything else is said.
+// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over TCP, and over Unix's sockets
+// where both are on one host and of one user (docs/rooms/comm.md says why). Client and server prove to each other that they know the secret
+// before anything else is said.
 //
 // A message has at most kMostMessageBytes. What is longer goes in several, which also lets both sides work at once.
 #pragma once
@@ -76,7 +77,7 @@ class Requester {
   virtual std::int64_t reconnections() const = 0;
 };
 
-// Over TCP.
+// Over connections.
 class RequestClient final : public Requester {
  public:
   struct Options {

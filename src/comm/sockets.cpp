@@ -7,13 +7,16 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/error.hpp"
 
@@ -104,17 +107,46 @@ Descriptor accept_from(const Descriptor& listener) {
 
 namespace {
 
+struct End {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+// One of a connection's ends, by getsockname or getpeername.
+std::optional<End> end_of(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
+  End end;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&end.address), &end.size) != 0) return {};
+  return end;
+}
+
 // While nobody listens at a port that the kernel also hands out by itself, it may give a connection this very port as its own end: it
 // then has both ends, and whoever wants to listen finds the port in use.
 bool meets_itself(int fd) {
-  sockaddr_storage own{};
-  sockaddr_storage other{};
-  socklen_t own_size = sizeof own;
-  socklen_t other_size = sizeof other;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
-         std::memcmp(&own, &other, own_size) == 0;
+  const std::optional<End> own = end_of(fd, getsockname), other = end_of(fd, getpeername);
+  return own && other && own->size == other->size && std::memcmp(&own->address, &other->address, own->size) == 0;
 }
+
+// In Linux's abstract namespace, which needs no file and is the network namespace's own.
+struct BesideName {
+  sockaddr_un address{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+BesideName name_beside(const End& tcp) {
+  const auto port = tcp.address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(tcp.get())->sin6_port
+                                                      : reinterpret_cast<const sockaddr_in*>(tcp.get())->sin_port;
+  const std::string name = text("tessera ", numeric(tcp.get(), tcp.size), " ", ntohs(port));
+  BesideName beside;
+  beside.address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof beside.address.sun_path - 1);
+  std::memcpy(beside.address.sun_path + 1, name.data(), length);
+  beside.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return beside;
+}
+
+Descriptor unix_socket() { return Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 }  // namespace
 
@@ -144,6 +176,28 @@ Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patienc
   return {};
 }
 
+Descriptor listen_beside(const Descriptor& listener) {
+  const std::optional<End> tcp = end_of(listener.get(), getsockname);
+  if (!tcp) return {};
+  const BesideName name = name_beside(*tcp);
+  Descriptor beside = unix_socket();
+  if (!beside || bind(beside.get(), name.get(), name.size) != 0 || listen(beside.get(), 1024) != 0) return {};
+  return beside;
+}
+
+Descriptor connect_beside(const Descriptor& connection) {
+  const std::optional<End> own = end_of(connection.get(), getsockname), other = end_of(connection.get(), getpeername);
+  if (!own || !other || numeric(own->get(), own->size) != numeric(other->get(), other->size)) return {};
+  const BesideName name = name_beside(*other);
+  Descriptor beside = unix_socket();
+  if (!beside || connect(beside.get(), name.get(), name.size) != 0) return {};
+  // Whoever comes first gets a name, without any right to it.
+  ucred listener{};
+  socklen_t size = sizeof listener;
+  if (getsockopt(beside.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0 || listener.uid != geteuid()) return {};
+  return beside;
+}
+
 std::chrono::milliseconds left_until(SteadyClock::time_point deadline) {
   return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()));
 }
@@ -158,10 +212,7 @@ std::string local_address_towards(const HostPort& place) {
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     const Descriptor probe(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!probe || connect(probe.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0)
-      return numeric(reinterpret_cast<sockaddr*>(&own), length);
+    if (const std::optional<End> own = end_of(probe.get(), getsockname)) return numeric(own->get(), own->size);
   }
   return {};
 }
@@ -181,10 +232,8 @@ bool is_loopback(const HostPort& place) {
 }
 
 std::string address_of_peer(int fd) {
-  sockaddr_storage other{};
-  socklen_t length = sizeof other;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &length) != 0) return {};
-  return numeric(reinterpret_cast<sockaddr*>(&other), length);
+  const std::optional<End> other = end_of(fd, getpeername);
+  return other ? numeric(other->get(), other->size) : std::string();
 }
 
 std::string interface_of(const std::string& address) {

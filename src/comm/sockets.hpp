@@ -1,4 +1,4 @@
-// TCP sockets as the rendezvous and the control channel use them.
+// Sockets as the rendezvous, the control channel and parameter servers use them.
 #pragma once
 
 #include <chrono>
@@ -44,6 +44,11 @@ Descriptor accept_from(const Descriptor& listener);
 // Tries once, for at most `patience`; none when nobody answers (yet), and errno says why: ECONNREFUSED where the host is there and no
 // process listens. Throws invalid_config when the name cannot be resolved.
 Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience);
+// Connections between processes of one host, past TCP: about a third of its time for large messages. The listener stands beside one of TCP
+// and bears its address; none where another process has the name.
+Descriptor listen_beside(const Descriptor& listener);
+// The like of a TCP connection; none where its ends are on different hosts, or nobody of this user listens beside its other end's address.
+Descriptor connect_beside(const Descriptor& connection);
 // Rounded up; 0 where it has passed.
 std::chrono::milliseconds left_until(SteadyClock::time_point deadline);
 // Waits until the descriptor can be read, at most that long.

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <future>
@@ -25,7 +26,8 @@ using testing::HasSubstr;
 // A server on a thread of its own.
 class Running {
  public:
-  explicit Running(RequestServer::Answer answer, std::string secret = "") : place(free_loopback_place()), secret_(std::move(secret)) {
+  explicit Running(RequestServer::Answer answer, std::string secret = "", std::string at = free_loopback_place())
+      : place(std::move(at)), secret_(std::move(secret)) {
     std::promise<void> listening;
     thread_ = std::jthread([this, answer = std::move(answer), &listening](const std::stop_token& stop) {
       RequestServer server(place, secret_);
@@ -75,8 +77,10 @@ std::string problem_of(const std::function<void()>& call, ErrorCode code) {
 }
 
 TEST(Requests, OfEverySizeComeBackInOrderFromSeveralServers) {
-  Running first(echo), second(echo);
-  RequestClient client({first.place, second.place}, "", {});
+  // The second one is at every address, and so is reached over TCP from this host, too.
+  const std::string secret = make_secret(), port = free_loopback_place().substr(std::strlen("127.0.0.1"));
+  Running first(echo, secret), second(echo, secret, "0.0.0.0" + port);
+  RequestClient client({first.place, "127.0.0.1" + port}, secret, {});
   const std::vector<std::size_t> sizes = {0, 1, 15, 16, 100, 8'000, 9'000, 70'000, 300'000, kMostMessageBytes};
   for (std::size_t begin = 0; begin < sizes.size(); begin += 2) {
     for (std::size_t i = begin; i < begin + 2; ++i)
@@ -85,6 +89,30 @@ TEST(Requests, OfEverySizeComeBackInOrderFromSeveralServers) {
       for (const std::size_t server : {1, 0}) expect_echo(client, server, sizes[i], static_cast<int>(i + server));
   }
   EXPECT_EQ(client.under_way(0), 0u);
+}
+
+TEST(Requests, GoPastTcpOnOneHost) {
+  const std::string place = free_loopback_place();
+  const HostPort at = parse_host_port(place);
+  const Descriptor tcp = listen_at(at);
+  const auto connection = [&] { return connect_once(at, std::chrono::milliseconds(1000)); };
+  EXPECT_FALSE(connect_beside(connection())) << "nobody listens there";
+  {
+    const Descriptor beside = listen_beside(tcp);
+    ASSERT_TRUE(beside);
+    EXPECT_FALSE(listen_beside(tcp)) << "the name is taken";
+    const Descriptor client = connect_beside(connection());
+    ASSERT_TRUE(client);
+    const Descriptor server = accept_from(beside);
+    ASSERT_TRUE(server);
+    ASSERT_EQ(::send(client.get(), "past", 4, MSG_NOSIGNAL), 4);
+    std::array<char, 8> came{};
+    ASSERT_TRUE(wait_readable(server.get(), std::chrono::milliseconds(1000)));
+    EXPECT_EQ(::recv(server.get(), came.data(), came.size(), 0), 4);
+    EXPECT_STREQ(came.data(), "past");
+  }
+  EXPECT_FALSE(connect_beside(connection())) << "it is closed";
+  EXPECT_TRUE(listen_beside(tcp)) << "and its name is free";
 }
 
 TEST(Requests, ManyClientsAskAtOnceAndEachIsAnother) {

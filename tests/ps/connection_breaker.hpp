@@ -15,17 +15,19 @@
 
 namespace tessera::ps {
 
-// TCP connections of this process, those of UCX among them, that are not listening.
+// TCP's connections of this process and those past TCP; not what it was started with.
 inline std::vector<int> connections() {
   std::vector<int> found;
   DIR* const folder = opendir("/proc/self/fd");
   while (const dirent* const entry = readdir(folder)) {
     const int descriptor = std::atoi(entry->d_name);
+    if (descriptor <= STDERR_FILENO) continue;
     sockaddr_storage address{};
     socklen_t length = sizeof address;
     int listening = 0;
     socklen_t size = sizeof listening;
-    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 && address.ss_family == AF_INET &&
+    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+        (address.ss_family == AF_INET || address.ss_family == AF_UNIX) &&
         getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening == 0)
       found.push_back(descriptor);
   }
