@@ -4,6 +4,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import time
 
 from keys import BATCH, BATCHES
 from lab import load_netlab
@@ -11,6 +12,7 @@ from served import Program
 
 SERVERS = [1, 2, 4]
 GBIT, CORES = 10, 0.2
+SECONDS = 4  # of a round: many periods in which a control group gives a host its share of a core, of which each begins with a burst
 NAMES = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf"]
 
 
@@ -21,12 +23,20 @@ def sent_and_received(process):
     return int(counts[0]) + int(counts[8])
 
 
+def repeated(worker, name, until):
+    """How often it has done it by then, once at least, and million keys/s."""
+    rates = [worker.ask(name)["million_keys_per_s"]]
+    while time.monotonic() < until:
+        rates.append(worker.ask(name)["million_keys_per_s"])
+    return len(rates), statistics.harmonic_mean(rates)
+
+
 def together(pool, workers, name):
     """Million keys/s of all workers, each at its own pace, and the bytes that cross their links for each key."""
-    before = sum(sent_and_received(worker.process.pid) for worker in workers)
-    rates = [told["million_keys_per_s"] for told in pool.map(lambda worker: worker.ask(name), workers)]
+    before, until = sum(sent_and_received(worker.process.pid) for worker in workers), time.monotonic() + SECONDS
+    counts, rates = zip(*pool.map(lambda worker: repeated(worker, name, until), workers))
     crossed = sum(sent_and_received(worker.process.pid) for worker in workers) - before
-    return sum(rates), crossed / (len(workers) * BATCHES * BATCH)
+    return sum(rates), crossed / (sum(counts) * BATCHES * BATCH)
 
 
 def on_hosts(netlab, count, bin_folder, rows, rounds):
