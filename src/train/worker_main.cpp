@@ -390,10 +390,10 @@ void train_rank(const TrainArguments& arguments) {
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
   } catch (const Error& error) {
-    comm->abort(text("rank ", arguments.rank.rank, ": ", error.message()));
+    comm->abort(error.message());
     throw;
   } catch (const std::exception& error) {  // libtorch's, or no memory
-    comm->abort(text("rank ", arguments.rank.rank, ": ", error.what()));
+    comm->abort(error.what());
     throw;
   }
   if (stopped) throw *stopped;
