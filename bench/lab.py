@@ -114,14 +114,18 @@ def train_alone_on_hosts(lab, tessera, job, plan, run, steps, environment):
     return [seconds_of(*of) for of in started]
 
 
-def python_on_hosts(lab, words, log):
-    """Runs a program of PyTorch's with one rank on each host of the lab, one thread each: what rank 0 prints."""
+class Failed(SystemExit):
+    """What a program on the hosts said as it failed. Where nobody takes it, this program ends with those words."""
+
+
+def python_on_hosts(lab, words, log, environment=None):
+    """Runs a program of PyTorch's with one rank on each host of the lab, one thread each: what rank 0 prints. Raises Failed."""
     log = open(log, "w+")
-    extra = {"WORLD_SIZE": str(lab.hosts), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
+    extra = {**(environment or {}), "WORLD_SIZE": str(lab.hosts), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
     ranks = [lab.popen(rank, [sys.executable, *map(str, words)], {**extra, "RANK": str(rank)}, stdout=subprocess.PIPE if rank == 0 else log, stderr=log, text=True)
              for rank in range(lab.hosts)]
     output = ranks[0].communicate()[0]
     if any([rank.wait() for rank in ranks]):
         log.seek(0)
-        sys.exit(f"{words[0]}: {log.read()}")
+        raise Failed(f"{words[0]}: {log.read()}")
     return output

@@ -1,4 +1,5 @@
-"""One rank of PyTorch's side of a cell: reads a JSON file, trains on random images, and rank 0 prints the seconds of the steps."""
+"""One rank of a peer's side of a cell: reads a JSON file, trains on random images or text, and rank 0 prints the seconds of the steps and, where every rank trains the whole
+model, the ranks' mean losses."""
 import json
 import os
 import pathlib
@@ -14,29 +15,66 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from models import MODELS  # noqa: E402
 
 
-class Replicas:
+class Side:
+    """A way to train. `module` is what this rank holds of the model; `step` computes its gradients."""
+
+    def optimized(self, optimizer):
+        """What takes the step of this optimizer of `module`."""
+        return optimizer
+
+
+class Replicas(Side):
     """The whole model on each rank, or its part of every tensor."""
 
     def __init__(self, spec, parts):
         self.module = nn.Sequential(*parts)
         self.own = slice(dist.get_rank(), None, dist.get_world_size())
-        self.set_up()
+        self.set_up(spec)
 
-    def set_up(self):
+    def tie_head(self):
         if hasattr(self.module[0], "tokens"):
             self.module[-1][-1].weight = self.module[0].tokens.weight
+
+    def set_up(self, spec):
+        self.tie_head()
         self.module = nn.parallel.DistributedDataParallel(self.module)
 
     def step(self, images, labels):
-        loss_of(self.module(images[self.own]), labels[self.own]).backward()
+        loss = loss_of(self.module(images[self.own]), labels[self.own])
+        self.backward(loss)
+        return loss.detach()
+
+    def backward(self, loss):
+        loss.backward()
 
 
 class FullyShard(Replicas):
-    def set_up(self):
+    def set_up(self, spec):
         from torch.distributed.fsdp import fully_shard
         for part in self.module:
             fully_shard(part)
         fully_shard(self.module)
+
+
+class Zero(Replicas):
+    """DeepSpeed's ZeRO-1 and ZeRO-2 over Gloo, with its defaults but for what the others do not do either: clipping, and the norm for it."""
+
+    def set_up(self, spec):
+        self.tie_head()
+        self.stage, self.samples = spec["stage"], spec["batch"] // dist.get_world_size()
+
+    def optimized(self, optimizer):
+        import deepspeed
+        # Else it compiles its exchange in shared memory, which training does not use.
+        deepspeed.ops.__compatible_ops__ = {}
+        deepspeed.init_distributed(dist_backend="gloo")
+        self.module, *_ = deepspeed.initialize(model=self.module, optimizer=optimizer, config={
+            "train_micro_batch_size_per_gpu": self.samples, "gradient_accumulation_steps": 1, "gradient_clipping": 0.0, "zero_allow_untested_optimizer": True,
+            "zero_optimization": {"stage": self.stage, "compute_grad_norm": False}})
+        return self.module
+
+    def backward(self, loss):
+        self.module.backward(loss)
 
 
 MASKED = 0.15
@@ -80,7 +118,7 @@ def balanced(seconds, stages):
     return best[stages, count][1] + [count]
 
 
-class Pipelines:
+class Pipelines(Side):
     """`replicas` pipelines beside each other, of as many stages as ranks are left to each; stages are balanced by their measured time."""
 
     def __init__(self, spec, parts):
@@ -112,7 +150,7 @@ class Pipelines:
             gradient.copy_(mean.view_as(gradient))
 
 
-WAYS = {"ddp": Replicas, "fsdp2": FullyShard}
+WAYS = {"ddp": Replicas, "fsdp2": FullyShard, "zero-1": Zero, "zero-2": Zero}
 
 
 def main():
@@ -122,19 +160,24 @@ def main():
     torch.manual_seed(3)
     dist.init_process_group("gloo")
     side = WAYS.get(spec["way"], Pipelines)(spec, MODELS[spec["model"]](spec["classes"]))
-    optimizer = torch.optim.SGD(side.module.parameters(), lr=0.01)
+    optimizer = side.optimized(torch.optim.SGD(side.module.parameters(), lr=0.01))
     images, labels = random_samples(spec, spec["batch"])
-    seconds = []
+    seconds, losses = [], []
     for _ in range(spec["steps"]):
         dist.barrier()
         begin = time.perf_counter()
-        side.step(images, labels)
+        losses.append(side.step(images, labels))
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         dist.barrier()
         seconds.append(time.perf_counter() - begin)
+    result = {"seconds": seconds}
+    if spec["way"] in WAYS:
+        mean = torch.stack(losses) / dist.get_world_size()
+        dist.all_reduce(mean)
+        result["losses"] = mean.tolist()
     if dist.get_rank() == 0:
-        print(json.dumps(seconds), flush=True)
+        print(json.dumps(result), flush=True)
     dist.barrier()
     # What Gloo and autograd's threads destroy on the way out sometimes meets what is gone already.
     os._exit(0)

@@ -1,15 +1,23 @@
 """Trains models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
 
-    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,1f1b] [--rounds 2] [--steps 7] [--json]
+    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--json]
 
 VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
 its head to its embedding). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
 measured time; and two such pipelines (1F1B) with two replicas of each stage, whose gradients are averaged at the end. Pipelines run with 4 and with 8 micro-batches, and the
-faster counts. All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
+faster counts. DeepSpeed's ways are ZeRO-1 and ZeRO-2 over Gloo: on CPUs it neither communicates beside computing nor gains from summing gradients where they are kept
+(use_multi_rank_bucket_allreduce), which Gloo does no faster. Before and after the first update its losses must be DDP's, as both train the same model on the same samples; later ones part by
+rounding, in ResNet by per cents. It comes from the package index into .cache on first use (16 MB). "Best" is the fastest of all ways, "mean" that of PyTorch's. A way that
+fails has no figure, and its last words stand below the table.
+
+All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
 each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
 measured. Needs root (tools/netlab).
+
+torchgpipe is not among the ways: it is one process, which runs all stages of a device in one thread, and to it all CPUs are one device.
 """
 import argparse
+import functools
 import importlib.metadata
 import json
 import os
@@ -25,15 +33,27 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "timeline")]
 from compare import figures_of, median_of, steps_of  # noqa: E402
 from lab import netlab_or_exit, planned, profiled, python_on_hosts, simulated, train_alone_on_hosts, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
+from packages import beside_ours  # noqa: E402
+from turns import differs, name_of, take_turns  # noqa: E402
 
 HOSTS, CPU = 4, 0.5
 SKIPPED_STEPS = 2
 PROFILE_SECONDS = 60
-WAYS = {"ddp": [{"way": "ddp"}], "fsdp2": [{"way": "fsdp2"}],
-        **{name: [{"way": name, "schedule": schedule, "replicas": replicas, "micro_batches": count} for count in (4, 8)]
-           for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
+# Of each way what its runs are called, and what peer.py reads.
+PYTORCH = {"ddp": {"": {"way": "ddp"}}, "fsdp2": {"": {"way": "fsdp2"}},
+           **{name: {f"{count} micro-batches": {"way": name, "schedule": schedule, "replicas": replicas, "micro_batches": count} for count in (4, 8)}
+              for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
+DEEPSPEED = {f"zero-{stage}": {"": {"way": f"zero-{stage}", "stage": stage}} for stage in (1, 2)}
+DEEPSPEED_VERSION = "0.19.8"
+WAYS = {**PYTORCH, **DEEPSPEED}
 IMAGES = {"batch": 32, "classes": 1000, "shape": [3, 64, 64]}
 MODELS = {"vgg16": IMAGES, "resnet50": IMAGES, "bert": {"batch": 16, "classes": 30522, "shape": [128]}}
+
+
+@functools.cache
+def deepspeed():
+    """The folder with the package and what it imports besides, less what ./dev setup has brought in (NumPy, packaging, pydantic, torch, tqdm)."""
+    return beside_ours(f"deepspeed-{DEEPSPEED_VERSION}", f"deepspeed=={DEEPSPEED_VERSION}", "einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo")
 
 
 def section_of(model):
@@ -67,7 +87,7 @@ class Bench:
             seconds = train_on_hosts(lab, self.tessera, job, plan, self.folder / "run", self.steps, self.environment)
         steps = [ranks for _, ranks in sorted(steps_of(json.loads((self.folder / "run" / "trace.json").read_text())).items())]
         traces += [figures_of(ranks) for ranks in steps[-(self.steps - SKIPPED_STEPS):]]
-        return seconds
+        return {"seconds": seconds}
 
     def alone(self, model):
         """The hosts' samples/s together."""
@@ -80,31 +100,52 @@ class Bench:
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
         path.write_text(json.dumps({**spec, **MODELS[model], "model": model, "steps": self.steps}))
+        environment = {"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {}
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
-            return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log"))
+            # DeepSpeed logs to stdout, before the result.
+            return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", environment).splitlines()[-1])
 
     def cell(self, model, gbit, ways, rounds):
         job, plan, profile = self.plan(model, gbit)
         traces, alone = [], []
         expected = figures_of(steps_of(simulated(self.tessera, job, plan, profile, self.environment))[0])
-        runs = {("tessera", 0): lambda: self.ours(job, plan, gbit, traces)}
+        runs = {("tessera", ""): lambda: self.ours(job, plan, gbit, traces)}
         for way in ways:
-            for index, spec in enumerate(WAYS[way]):
-                runs[way, index] = lambda spec=spec: self.theirs(spec, model, gbit)
-        batch, seconds = MODELS[model]["batch"], {key: [] for key in runs}
-        for turn in range(rounds):
+            for run, spec in WAYS[way].items():
+                runs[way, run] = lambda spec=spec: self.theirs(spec, model, gbit)
+
+        def begin(turn):
             alone.append(self.alone(model))
             print(f"round {turn + 1} of {rounds}, {model}, every host alone: {alone[-1]:.2f} samples/s together", file=sys.stderr)
-            for key in list(runs)[::1 if turn % 2 == 0 else -1]:
-                seconds[key] += runs[key]()[SKIPPED_STEPS:]
-                print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {key[0]}: {batch / statistics.median(seconds[key]):.2f} samples/s", file=sys.stderr)
-        rates = {way: max(batch / statistics.median(of) for (name, _), of in seconds.items() if name == way) for way in ("tessera", *ways)}
+
+        def rate(results):
+            return MODELS[model]["batch"] / statistics.median(second for result in results for second in result["seconds"][SKIPPED_STEPS:])
+
+        def end(turn, key, results):
+            print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {name_of(key)}: {rate(results):.2f} samples/s", file=sys.stderr)
+
+        results, failed = take_turns(runs, rounds, begin, end)
+        losses = {key: of[0]["losses"] for key, of in results.items() if "losses" in of[0]}
+        of_ddp = losses.get(("ddp", ""))
+        for key in [key for key in losses if key[0] in DEEPSPEED and of_ddp and differs(losses[key], of_ddp)]:
+            failed[key] = f"its losses are {losses[key]}, and DDP's {of_ddp}"
+            del results[key]
+        rates = {}
+        for (way, _), of in results.items():
+            rates[way] = max(rate(of), rates.get(way, 0))
         chosen = json.loads(plan.read_text())
         words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}"
         measured = median_of(traces)
-        against = {"ratio": rates["tessera"] / max(rates[way] for way in ways), "over_mean": rates["tessera"] / statistics.mean(rates[way] for way in ways)} if ways else {}
-        return {"gbit": gbit, "model": model, "rates": rates, "plan": words, **against, "alone": statistics.median(alone), "of_alone": rates["tessera"] / statistics.median(alone),
+        peers, pytorchs = ([rates[way] for way in kind if way in rates] for kind in (WAYS, PYTORCH))
+        return {"gbit": gbit, "model": model, "rates": rates, "losses": {way: of[-1] for (way, _), of in losses.items()},
+                "failed": {name_of(key): why for key, why in failed.items()}, "plan": words,
+                "ratio": rates["tessera"] / max(peers) if peers else None, "over_mean": rates["tessera"] / statistics.mean(pytorchs) if pytorchs else None,
+                "alone": statistics.median(alone), "of_alone": rates["tessera"] / statistics.median(alone),
                 "predicted_error": expected["step"] / measured["step"] - 1, "exposed": {"predicted": expected["exposed"] / expected["step"], "measured": measured["exposed"] / measured["step"]}}
+
+
+def number(value):
+    return f"{'-' if value is None else format(value, '.2f'):>9}"
 
 
 def show(result, ways):
@@ -112,11 +153,17 @@ def show(result, ways):
     print(f"{'Gbit/s':>6}  {'model':<10}{'Tessera':>9}" + "".join(f"{way:>9}" for way in ways) + (f"{'/ best':>9}{'/ mean':>9}" if ways else "")
           + f"{'alone':>9}{'of alone':>9}{'error':>8}{'exposed':>9}{'measured':>9}  plan")
     for cell in result["cells"]:
-        print(f"{cell['gbit']:>6g}  {cell['model']:<10}{cell['rates']['tessera']:>9.2f}" + "".join(f"{cell['rates'][way]:>9.2f}" for way in ways)
-              + (f"{cell['ratio']:>9.2f}{cell['over_mean']:>9.2f}" if ways else "") + f"{cell['alone']:>9.2f}{cell['of_alone']:>9.1%}{cell['predicted_error']:>8.1%}"
+        print(f"{cell['gbit']:>6g}  {cell['model']:<10}" + "".join(number(cell["rates"].get(way)) for way in ("tessera", *ways))
+              + (number(cell["ratio"]) + number(cell["over_mean"]) if ways else "") + f"{cell['alone']:>9.2f}{cell['of_alone']:>9.1%}{cell['predicted_error']:>8.1%}"
               + f"{cell['exposed']['predicted']:>9.1%}{cell['exposed']['measured']:>9.1%}  {cell['plan']}")
-    if ways:
-        print(f"geometric mean of the ratios to the best {statistics.geometric_mean(cell['ratio'] for cell in result['cells']):.3f}")
+    for cell in result["cells"]:
+        where = f"{cell['gbit']:g} Gbit/s, {cell['model']}"
+        if cell["losses"]:
+            print(f"{where}: losses of the last step " + ", ".join(f"{way} {loss:.5f}" for way, loss in cell["losses"].items()))
+        for way, why in cell["failed"].items():
+            print(f"{where}: {way} fails: {why}")
+    if ratios := [cell["ratio"] for cell in result["cells"] if cell["ratio"]]:
+        print(f"geometric mean of the ratios to the best {statistics.geometric_mean(ratios):.3f}")
 
 
 def listed(kind):
@@ -128,7 +175,7 @@ def main():
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--models", type=listed(str), default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--gbit", type=listed(float), default=[0.5, 1.0, 4.0])
-    parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS) + "; '' for Tessera by itself")
+    parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS) + " (the last two are DeepSpeed's); '' for Tessera by itself")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--json", action="store_true")
@@ -141,7 +188,8 @@ def main():
         bench = Bench(arguments, pathlib.Path(folder), netlab)
         cells = [bench.cell(model, gbit, arguments.ways, arguments.rounds) for gbit in arguments.gbit for model in arguments.models]
         version = subprocess.run([bench.tessera, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
-    result = {"machine": processor(), "versions": {"tessera": version, "torch": importlib.metadata.version("torch")}, "cells": cells}
+    versions = {"tessera": version, "torch": importlib.metadata.version("torch"), **({"deepspeed": DEEPSPEED_VERSION} if set(arguments.ways) & set(DEEPSPEED) else {})}
+    result = {"machine": processor(), "versions": versions, "cells": cells}
     if arguments.json:
         print(json.dumps(result))
     else:

@@ -1,4 +1,5 @@
-"""The parts of ./dev and of other tools that decide: which wheels are unmet, how test reports add up, what lint finds, on which cores emulated hosts stand."""
+"""The parts of ./dev and of other tools that decide: which wheels are unmet, how test reports add up, what lint finds, on which cores emulated hosts stand, and what
+benchmarks make of peers that fail."""
 import importlib.machinery
 import importlib.util
 import os
@@ -23,6 +24,8 @@ run_tests = load(ROOT / "tools" / "run_tests.py")
 lint = load(ROOT / "tools" / "lint.py")
 rooms = load(ROOT / "tools" / "sanitizers" / "rooms.py")
 netlab = load(ROOT / "tools" / "netlab")
+lab = load(ROOT / "bench" / "lab.py")
+turns = load(ROOT / "bench" / "peers" / "turns.py")
 
 
 def test_unmet_wheels_lists_only_pins_that_do_not_hold(tmp_path):
@@ -163,3 +166,43 @@ def test_dev_help_names_every_command():
 def test_no_core_has_more_of_emulated_hosts_than_it_must(shares, cores):
     places = netlab.spread_over_cores(shares, [0, 1])
     assert [places[host] for host in range(len(shares))] == cores
+
+
+def test_a_peer_that_fails_gets_no_further_turn_and_the_others_go_on(capsys):
+    order = []
+
+    def run(name, fails_at=None):
+        order.append(name)
+        if order.count(name) == fails_at:
+            raise turns.Failed("peer.py: a warning\n[rank1]: RuntimeError: no such backend\n[rank0]: RuntimeError: connection closed\n")
+        return {"seconds": [1.0]}
+
+    runs = {("ddp", ""): lambda: run("ddp"), ("zero-1", "sums on owners"): lambda: run("zero-1", fails_at=2), ("fsdp2", ""): lambda: run("fsdp2")}
+    ended = []
+    results, failed = turns.take_turns(runs, 3, begin=order.append, end=lambda turn, key, of: ended.append((turn, key[0], len(of))))
+    assert order == [0, "ddp", "zero-1", "fsdp2", 1, "fsdp2", "zero-1", "ddp", 2, "ddp", "fsdp2"]
+    assert {way: len(of) for (way, _), of in results.items()} == {"ddp": 3, "fsdp2": 3}
+    assert failed == {("zero-1", "sums on owners"): "[rank1]: RuntimeError: no such backend"}
+    assert ended[:4] == [(0, "ddp", 1), (0, "zero-1", 1), (0, "fsdp2", 1), (1, "fsdp2", 2)]
+    assert "zero-1, sums on owners: peer.py: a warning" in capsys.readouterr().err
+
+
+def test_losses_after_the_same_update_differ_by_rounding_alone():
+    assert not turns.differs([6.9, 6.5, 6.3], [6.9, 6.50003, 6.2])
+    assert turns.differs([6.9, 6.5], [6.9, 6.51])
+
+
+@pytest.mark.skipif(bool(netlab.missing()), reason=netlab.missing())
+def test_a_peer_that_fails_on_one_host_says_why(tmp_path):
+    program = tmp_path / "peer.py"
+    program.write_text("import os\nif os.environ['RANK'] == '1':\n    raise ValueError('too many ' + os.environ['OF_WHAT'])\nprint('fine')\n")
+    with netlab.Lab(2) as two:
+        with pytest.raises(turns.Failed) as failure:
+            lab.python_on_hosts(two, [program], tmp_path / "log", {"OF_WHAT": "ranks"})
+    assert turns.cause(str(failure.value)) == "ValueError: too many ranks"
+
+
+def test_the_benchmark_of_peers_names_the_ways_that_there_are():
+    done = subprocess.run([sys.executable, "bench/peers/run.py", "--ways", "zero-1,no-such"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "not known: no-such; there are ddp, fsdp2, gpipe, 1f1b, 2x2, zero-1, zero-2" in done.stderr
