@@ -1,5 +1,5 @@
-"""The models of the comparison in plain PyTorch, as lists of modules that run one after another, so that pipelines can cut them anywhere. Layers and initial
-values are torchvision's, and transformers' of BERT."""
+"""The models of the comparison in plain PyTorch, as lists of modules that run one after another, so that pipelines can cut them anywhere. Layers are
+torchvision's, and transformers' of BERT; initial values are those that PyTorch gives them."""
 import torch
 from torch import nn
 

@@ -8,7 +8,7 @@ measured time; and two such pipelines (1F1B) with two replicas of each stage, wh
 faster counts. DeepSpeed's ways are ZeRO-1 and ZeRO-2 over Gloo: on CPUs it neither communicates beside computing nor gains from summing gradients where they are kept
 (use_multi_rank_bucket_allreduce), which Gloo does no faster. Before and after the first update its losses must be DDP's, as both train the same model on the same samples; later ones part by
 rounding, in ResNet by per cents. It comes from the package index into .cache on first use (16 MB). "Best" is the fastest of all ways, "mean" that of PyTorch's. A way that
-fails has no figure, and its last words stand below the table.
+fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed, without which VGG-16 takes a third longer.
 
 All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
 each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
@@ -45,6 +45,7 @@ PYTORCH = {"ddp": {"": {"way": "ddp"}}, "fsdp2": {"": {"way": "fsdp2"}},
               for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
 DEEPSPEED = {f"zero-{stage}": {"": {"way": f"zero-{stage}", "stage": stage}} for stage in (1, 2)}
 DEEPSPEED_VERSION = "0.19.8"
+ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}  # as nn/memory.cpp has it
 WAYS = {**PYTORCH, **DEEPSPEED}
 IMAGES = {"batch": 32, "classes": 1000, "shape": [3, 64, 64]}
 MODELS = {"vgg16": IMAGES, "resnet50": IMAGES, "bert": {"batch": 16, "classes": 30522, "shape": [128]}}
@@ -100,7 +101,7 @@ class Bench:
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
         path.write_text(json.dumps({**spec, **MODELS[model], "model": model, "steps": self.steps}))
-        environment = {"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {}
+        environment = ALLOCATOR | ({"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {})
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
             # DeepSpeed logs to stdout, before the result.
             return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", environment).splitlines()[-1])
