@@ -197,9 +197,10 @@ def bench(network, ranks, arguments, build, folder):
     if network != "local":
         lab = load_netlab().Lab(ranks // per_host, [float(network.removesuffix("gbit"))])
         lab.__enter__()
-    hosts, peers, rows = Hosts(lab, ranks, folder, per_host, arguments.dealt), [], []
+    hosts, peers, rows = None, [], []
     rate = float(network.removesuffix("gbit")) if lab else None
     try:
+        hosts = Hosts(lab, ranks, folder, per_host, arguments.dealt)
         peers.append(Peer("tessera", ranks, folder, hosts.one_each([str(build / "bin/tessera_bench_comm")], {})))
         if per_host > 1:
             peers.append(Peer("one ring", ranks, folder, hosts.one_each([str(build / "bin/tessera_bench_comm")], {"ONE_RING": "1"})))
@@ -223,7 +224,8 @@ def bench(network, ranks, arguments, build, folder):
             if peer.broken:
                 print(f"{peer.name}: {peer.broken}", file=sys.stderr)
             peer.close()
-        hosts.close()
+        if hosts:
+            hosts.close()
         if lab:
             lab.close()
     return rows
