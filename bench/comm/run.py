@@ -2,11 +2,13 @@
 """Tessera's collectives beside Gloo (torch.distributed) and Open MPI, the three running at the same time and taking turns.
 
   bench/comm/run.py [--build build/release] [--ranks 2,4] [--network local,1gbit] [--operations all_reduce,...] [--json FILE]
+  bench/comm/run.py --per-host 2 --ranks 4,8 --network 1gbit [--dealt] ...
 
 local: all ranks on this host, each library with its own best transport. 1gbit: a network namespace per rank, links held
-to 1 Gbit/s (tools/netlab; needs root), TCP for all three.
+to 1 Gbit/s (tools/netlab; needs root), TCP for all three. With --per-host above 1, so many ranks in each namespace, which
+exchange through memory within it, and Tessera in one ring over all ranks (instead of Open MPI) beside Tessera on two levels.
 
-Bus bandwidth is what each link carries at least: all_reduce 2(n-1)/n S/t, reduce_scatter, all_gather and all_to_all
+Bus bandwidth is what each link carries at least, with n hosts: all_reduce 2(n-1)/n S/t, reduce_scatter, all_gather and all_to_all
 (n-1)/n S/t, broadcast and message S/t, with S the bytes of the whole buffer and t the median time of a call.
 """
 import argparse
@@ -89,15 +91,23 @@ class Peer:
 
 
 class Hosts:
-    """Where the ranks run: all here, or one on each emulated host."""
+    """Where the ranks run: all here, or as many on each emulated host; `dealt`: neighbouring ranks on different hosts."""
 
-    def __init__(self, lab, ranks):
-        self.lab, self.ranks = lab, ranks
+    def __init__(self, lab, ranks, folder, per_host=1, dealt=False):
+        self.lab, self.ranks, self.per_host, self.dealt = lab, ranks, per_host, dealt
+        # UCX shares memory between processes of one IPC namespace: those of a host get one of their own.
+        self.memories = [folder / f"memory{host}" for host in range(ranks // per_host)] if per_host > 1 else []
+        for memory in self.memories:
+            memory.touch()
+            subprocess.run(["unshare", f"--ipc={memory}", "true"], check=True)
 
     def master(self):
         return self.lab.address(0) if self.lab else "127.0.0.1"
 
     def start(self, rank, words, environment, log):
+        if self.lab and self.per_host > 1:
+            host = rank % (self.ranks // self.per_host) if self.dealt else rank // self.per_host
+            return self.lab.popen(host, ["nsenter", f"--ipc={self.memories[host]}", *words], {"UCX_TLS": "all", **environment}, stdout=log, stderr=log)
         if self.lab:
             return self.lab.popen(rank, words, environment, stdout=log, stderr=log)
         return subprocess.Popen(words, env={**os.environ, **environment}, stdout=log, stderr=log)
@@ -108,6 +118,10 @@ class Hosts:
             return [self.start(rank, [*words, prefix], {"RANK": str(rank), "WORLD_SIZE": str(self.ranks), "MASTER_ADDR": self.master(), "MASTER_PORT": str(port),
                                                         "RENDEZVOUS": f"{self.master()}:{port}", "OMP_NUM_THREADS": "1", **extra}, log) for rank in range(self.ranks)]
         return start
+
+    def close(self):
+        for memory in self.memories:
+            subprocess.run(["umount", str(memory)], check=False)
 
     def mpirun(self, program, folder):
         options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "-n", str(self.ranks)]
@@ -163,9 +177,9 @@ def size_text(size):
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def show(row):
+def show(row, names):
     cells = [f"{row['network']:>6} {row['ranks']:>2} {row['operation']:<14} {size_text(row['bytes']):>8}"]
-    for name in ("tessera", "gloo", "mpi"):
+    for name in names:
         value = row["seconds"].get(name)
         cells.append(f"{value * 1e6:11.0f}" if value else f"{'-':>11}")
     cells.append(f"{row['speedup']:8.2f}" if row["speedup"] else f"{'-':>8}")
@@ -174,35 +188,44 @@ def show(row):
     print(" ".join(cells), flush=True)
 
 
+def columns(arguments):
+    return ["tessera", "one ring", "gloo"] if arguments.per_host > 1 else ["tessera", "gloo", "mpi"]
+
+
 def bench(network, ranks, arguments, build, folder):
-    lab = None
+    lab, per_host = None, arguments.per_host
     if network != "local":
-        lab = load_netlab().Lab(ranks, [float(network.removesuffix("gbit"))])
+        lab = load_netlab().Lab(ranks // per_host, [float(network.removesuffix("gbit"))])
         lab.__enter__()
-    hosts, peers, rows = Hosts(lab, ranks), [], []
+    hosts, peers, rows = None, [], []
     rate = float(network.removesuffix("gbit")) if lab else None
     try:
+        hosts = Hosts(lab, ranks, folder, per_host, arguments.dealt)
         peers.append(Peer("tessera", ranks, folder, hosts.one_each([str(build / "bin/tessera_bench_comm")], {})))
+        if per_host > 1:
+            peers.append(Peer("one ring", ranks, folder, hosts.one_each([str(build / "bin/tessera_bench_comm")], {"ONE_RING": "1"})))
         python = ROOT / ".venv/bin/python"
         if python.exists() and "gloo" in arguments.peers:
             peers.append(Peer("gloo", ranks, folder, hosts.one_each([str(python), str(HERE / "gloo_bench.py")], {} if lab else {"GLOO_SOCKET_IFNAME": "lo"})))
         program = build / "bin/tessera_bench_comm_mpi"
-        if program.exists() and shutil.which("mpirun") and "mpi" in arguments.peers:
+        if program.exists() and shutil.which("mpirun") and "mpi" in arguments.peers and per_host == 1:
             peers.append(Peer("mpi", ranks, folder, hosts.mpirun(program, folder)))
         for operation in arguments.operations:
             for size in arguments.sizes:
                 median = measure_all(peers, operation, size, arguments.rounds, arguments.seconds, (32 << 20) if lab else 0)
                 ours, others = median["tessera"], [value for name, value in median.items() if name != "tessera" and value]
                 turns = 2 if operation == "message" else 1
-                gbit = bus_factor(operation, ranks) * size * turns * 8 / ours / 1e9 if ours else None
+                gbit = bus_factor(operation, ranks // per_host) * size * turns * 8 / ours / 1e9 if ours else None
                 rows.append({"network": network, "ranks": ranks, "operation": operation, "bytes": size, "seconds": median, "speedup": min(others) / ours if ours and others else None,
                              "gbit": gbit, "link": gbit / rate if rate and gbit else None})
-                show(rows[-1])
+                show(rows[-1], columns(arguments))
     finally:
         for peer in peers:
             if peer.broken:
                 print(f"{peer.name}: {peer.broken}", file=sys.stderr)
             peer.close()
+        if hosts:
+            hosts.close()
         if lab:
             lab.close()
     return rows
@@ -212,6 +235,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=str(ROOT / "build/release"))
     parser.add_argument("--ranks", default="2,4", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--per-host", default=1, type=int, help="ranks on each emulated host")
+    parser.add_argument("--dealt", action="store_true", help="neighbouring ranks stand on different hosts instead of host by host")
     parser.add_argument("--network", default="local,1gbit", type=lambda text: text.split(","), help="local or RATEgbit, such as 1gbit or 0.5gbit")
     parser.add_argument("--operations", default=["all_reduce"], type=lambda text: OPERATIONS if text == "all" else text.split(","))
     parser.add_argument("--sizes", default=SIZES, type=lambda text: [int(part) for part in text.split(",")], help="in bytes")
@@ -220,6 +245,8 @@ def main():
     parser.add_argument("--seconds", default=0.1, type=float, help="of back-to-back calls in each turn")
     parser.add_argument("--json", help="write all figures to this file; - for standard output alone")
     arguments = parser.parse_args()
+    if arguments.per_host > 1 and ("local" in arguments.network or any(ranks % arguments.per_host for ranks in arguments.ranks)):
+        parser.error("--per-host: on emulated hosts alone, as --network 1gbit, and for numbers of ranks that it divides")
     signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))
     build = pathlib.Path(arguments.build).resolve()
     output = sys.stdout
@@ -229,7 +256,8 @@ def main():
     versions = {"ucx": version_of(["ucx_info", "-v"]) or version_of(["dpkg-query", "-W", "-f", "${Version}", "libucx0"]), "mpi": version_of(["mpirun", "--version"]),
                 "gloo": version_of([str(python), "-c", "import torch; print('torch', torch.__version__)"])}
     print(f"machine: {machine()}\nversions: {versions}\nrounds: {arguments.rounds} of {arguments.seconds} s each, medians; times in microseconds; faster = better peer / tessera")
-    print(f"{'net':>6} {'n':>2} {'operation':<14} {'size':>8} {'tessera':>11} {'gloo':>11} {'mpi':>11} {'faster':>8} {'bus Gbit/s':>9} {'link':>6}", flush=True)
+    names = " ".join(f"{name:>11}" for name in columns(arguments))
+    print(f"{'net':>6} {'n':>2} {'operation':<14} {'size':>8} {names} {'faster':>8} {'bus Gbit/s':>9} {'link':>6}", flush=True)
     rows, skipped = [], []
     for network in arguments.network:
         problem = load_netlab().missing() if network != "local" else ""

@@ -1,4 +1,5 @@
-// tessera_bench_comm PREFIX: rank and world from RANK and WORLD_SIZE, the meeting place from RENDEZVOUS.
+// tessera_bench_comm PREFIX: rank and world from RANK and WORLD_SIZE, the meeting place from RENDEZVOUS. ONE_RING keeps groups off two
+// levels; HOST names the host that the rank counts as.
 #include <cstdlib>
 #include <iostream>
 
@@ -48,6 +49,8 @@ int main(int argument_count, char** arguments) {
     options.rendezvous = variable("RENDEZVOUS");
     options.task = "bench";
     options.secret = secret_from_environment().value_or(std::string());
+    options.two_levels = std::getenv("ONE_RING") == nullptr;
+    if (const char* host = std::getenv("HOST")) options.host = host;
     const auto communicator = comm::Communicator::connect(options);
     const comm::Group world = communicator->world();
     bench::serve(

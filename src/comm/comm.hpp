@@ -56,6 +56,12 @@ struct Options {
   int cuda_device = -1;
   // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
+  // Ranks with different names count as ranks of different hosts wherever they are; empty names: as the hosts are. For trying out on one
+  // host what runs on several.
+  std::string host = {};
+  // Groups of several hosts with equally many ranks, two or more, on each run large all-reduces, reduce-scatters and all-gathers first
+  // within the hosts and then between them; off: in one ring. The same on all ranks.
+  bool two_levels = true;
 };
 
 // An operation under way. Copyable; thread-safe. Buffers must live until done.

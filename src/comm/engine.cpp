@@ -73,7 +73,7 @@ Engine::Engine(const Options& options)
   Segment segment;
   if (options.shared_memory) {
     segment = Segment::create(options.world_size);
-    own.host = host_identity();
+    own.host = text(host_identity(), "/", options.host);
     own.segment = segment.descriptor();
     own.nonce = segment.header().nonce;
   }
@@ -207,9 +207,11 @@ std::shared_ptr<Group::State> Engine::fresh_state(const std::vector<int>& ranks,
   fresh->label = std::move(label);
   fresh->on_device = on_device;
   fresh->rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
-  const int host = host_of_.empty() ? -1 : host_of_[static_cast<std::size_t>(options_.rank)];
+  for (const int rank : ranks) fresh->hosts.push_back(host_of_.empty() ? -1 : host_of_[static_cast<std::size_t>(rank)]);
+  const int host = fresh->hosts[static_cast<std::size_t>(fresh->rank)];
   fresh->shared = shared_ && !on_device && ranks.size() > 1 &&
-                  std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return host_of_[static_cast<std::size_t>(rank)] == host; });
+                  std::all_of(fresh->hosts.begin(), fresh->hosts.end(), [&](int other) { return other == host; });
+  if (options_.two_levels && !on_device) fresh->levels = levels_of(fresh->hosts, fresh->rank);
   // A message of an earlier epoch meets no receive of this one.
   fresh->key = hash64(text(fresh->name(), " ", options_.epoch)) | 1;
   return fresh;

@@ -3,66 +3,19 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/hash.hpp"
 #include "comm/card.hpp"
 #include "comm/engine.hpp"
+#include "comm/network_levels.hpp"
 #include "comm/reduce.hpp"
 
 namespace tessera::comm {
 namespace {
 
-using WritableBytes = std::span<std::byte>;
-
 // Below these sizes the number of steps matters, above them the number of bytes.
-constexpr std::size_t kDirect = 8 << 10;  // bytes per rank
 constexpr std::size_t kTree = 64 << 10;   // broadcast
 constexpr std::size_t kLane = 128 << 10;  // smallest piece of a message that gets a lane of its own
 constexpr std::size_t kMostLanes = 8;
 constexpr std::size_t kSegment = 512 << 10;  // of a pipelined chain
-
-struct Ring {
-  Network& network;
-  Operation& operation;
-  std::size_t size;
-  std::size_t rank;
-  std::size_t width;  // bytes of an element
-  std::size_t lane = 0;
-  std::size_t lanes = 1;
-
-  std::size_t wrap(std::size_t rank_plus_anything) const { return rank_plus_anything % size; }
-  int right() const { return static_cast<int>(wrap(rank + 1)); }
-  int left() const { return static_cast<int>(wrap(rank + size - 1)); }
-  // Messages of one lane to one neighbour keep their order, so a lane is a stream.
-  std::uint64_t stream(std::uint64_t purpose = 0) const { return seed_of(operation.group->key, operation.sequence, lane, purpose + 1); }
-  Transfer send(std::span<const std::byte> data, int to, std::uint64_t purpose = 0) const {
-    operation.group->bytes_sent += static_cast<std::int64_t>(data.size());
-    return network.send(operation, data, to, stream(purpose));
-  }
-  Transfer receive(WritableBytes data, int from, std::uint64_t purpose = 0) const {
-    return network.receive(operation, data, from, stream(purpose));
-  }
-  // This lane's share of elements [0, count).
-  std::pair<std::size_t, std::size_t> share(std::size_t count) const { return {count * lane / lanes, count * (lane + 1) / lanes}; }
-};
-
-Ring ring_of(Network& network, Operation& operation) {
-  return {network, operation, operation.group->ranks.size(), static_cast<std::size_t>(operation.group->rank), size_of(operation.type)};
-}
-
-// Element range [first, last) of this lane within chunk c of an all-reduce.
-struct Piece {
-  std::byte* data;
-  std::size_t count;
-  std::size_t bytes;
-  WritableBytes span() const { return {data, bytes}; }
-};
-
-Piece piece_of(const Ring& ring, std::byte* data, std::size_t count, std::size_t chunk) {
-  const std::size_t begin = count * chunk / ring.size;
-  const std::size_t end = count * (chunk + 1) / ring.size;
-  const auto [first, last] = ring.share(end - begin);
-  return {data + (begin + first) * ring.width, last - first, (last - first) * ring.width};
-}
 
 Task all_reduce_lane(Ring ring) {
   Operation& op = ring.operation;
@@ -300,17 +253,19 @@ void place_own(const Ring& ring, const std::byte* source) {
 Task body_of(Ring ring) {
   Operation& op = ring.operation;
   const std::size_t bytes = op.count * ring.width;
+  const bool on_levels = op.group->levels.has_value();
+  const bool direct = static_cast<std::int64_t>(bytes) <= kLargestDirect;
   switch (op.kind) {
     case Kind::all_reduce:
       if (static_cast<std::int64_t>(bytes) <= largest_doubled(static_cast<int>(ring.size))) return all_reduce_doubling(ring);
-      return in_lanes(ring, all_reduce_lane, bytes / ring.size);
+      return in_lanes(ring, on_levels ? all_reduce_on_levels : all_reduce_lane, bytes / ring.size);
     case Kind::reduce_scatter:
-      if (bytes <= kDirect) return reduce_scatter_direct(ring);
-      return in_lanes(ring, reduce_scatter_lane, bytes);
+      if (direct) return reduce_scatter_direct(ring);
+      return in_lanes(ring, on_levels ? reduce_scatter_on_levels : reduce_scatter_lane, bytes);
     case Kind::all_gather:
       place_own(ring, op.input);
-      if (bytes <= kDirect) return in_partners(ring, true);
-      return in_lanes(ring, all_gather_lane, bytes);
+      if (direct) return in_partners(ring, true);
+      return in_lanes(ring, on_levels ? all_gather_on_levels : all_gather_lane, bytes);
     case Kind::broadcast: return bytes <= kTree ? broadcast_tree(ring) : broadcast_chain(ring);
     case Kind::all_to_all: place_own(ring, op.input + ring.rank * bytes); return in_partners(ring, false);
     default: return barrier(ring);
@@ -320,7 +275,7 @@ Task body_of(Ring ring) {
 Task message(Network& network, Operation& op) {
   const std::uint64_t stream = seed_of(op.group->key, op.tag, 0, 0);
   const std::size_t bytes = op.count;
-  if (op.kind == Kind::send) op.group->bytes_sent += static_cast<std::int64_t>(bytes);
+  if (op.kind == Kind::send) op.group->count_sent(bytes, op.peer);
   Transfer transfer = op.kind == Kind::send ? network.send(op, {op.input, bytes}, op.peer, stream)
                                             : network.receive(op, {op.output, bytes}, op.peer, stream);
   co_await transfer;

@@ -37,6 +37,11 @@ std::string name_of(const std::vector<int>& ranks, std::string_view label) {
 
 std::string Group::State::name() const { return name_of(ranks, label) + (on_device ? " on devices" : ""); }
 
+void Group::State::count_sent(std::size_t bytes, int to) {
+  const int here = hosts[static_cast<std::size_t>(rank)];
+  if (here < 0 || hosts[static_cast<std::size_t>(to)] != here) bytes_sent += static_cast<std::int64_t>(bytes);
+}
+
 Group::State& check_formed(const std::shared_ptr<Group::State>& group) {
   ensure(group != nullptr, "a communication group is used that was never formed");
   return *group;

@@ -11,6 +11,7 @@
 
 #include "comm/comm.hpp"
 #include "comm/frames.hpp"
+#include "comm/levels.hpp"
 #include "comm/task.hpp"
 
 namespace tessera::comm {
@@ -29,10 +30,12 @@ struct Group::State {
   Engine* engine = nullptr;
   std::vector<int> ranks;  // world ranks
   int rank = 0;            // of this process, within the group
+  std::vector<int> hosts;  // by group rank: equal for ranks that share memory; below zero: with no other
   std::string label;
-  std::uint64_t key = 0;   // hash of ranks and label, the same on every member
-  bool shared = false;     // all members exchange through shared memory
-  bool on_device = false;  // operations are of the device engine
+  std::uint64_t key = 0;         // hash of ranks and label, the same on every member
+  bool shared = false;           // all members exchange through shared memory
+  bool on_device = false;        // operations are of the device engine
+  std::optional<Levels> levels;  // on which large collectives run
 
   // The same ranks' operations on devices; none where they have no device each. And, of those, where what NCCL needs to begin passes.
   std::shared_ptr<State> devices;
@@ -43,7 +46,8 @@ struct Group::State {
 
   std::atomic<std::int64_t> messages_sent{0};
   std::atomic<std::int64_t> collectives_begun{0};
-  std::atomic<std::int64_t> bytes_sent{0};  // over the network
+  std::atomic<std::int64_t> bytes_sent{0};  // to other hosts
+  void count_sent(std::size_t bytes, int to_group_rank);
   std::string name() const;
 };
 

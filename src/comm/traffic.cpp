@@ -26,4 +26,15 @@ Bytes bytes_on_network(std::string_view operation, int ranks, Bytes buffer) {
   return buffer * (ranks - 1);
 }
 
+bool runs_on_levels(std::string_view operation, int ranks, Bytes buffer) {
+  if (operation == "all_reduce") return buffer.value > largest_doubled(ranks);
+  return (operation == "reduce_scatter" || operation == "all_gather") && buffer.value / ranks > kLargestDirect;
+}
+
+Bytes bytes_between_hosts(std::string_view operation, int hosts, Bytes buffer) {
+  ensure(operation == "all_reduce" || operation == "reduce_scatter" || operation == "all_gather",
+         text("no ", operation, " runs on two levels"));
+  return buffer * ((operation == "all_reduce" ? 2 : 1) * (hosts - 1));
+}
+
 }  // namespace tessera::comm

@@ -129,9 +129,18 @@ void expect_all_ok(Ranks& ranks) {
 struct World {
   int size;
   bool shared_memory;
+  std::string hosts = {};  // a letter for each rank: its host
 };
 std::ostream& operator<<(std::ostream& out, const World& world) {
+  if (!world.hosts.empty()) return out << "on_" << world.hosts;
   return out << world.size << (world.shared_memory ? "_shared" : "_network");
+}
+World on_hosts(const std::string& hosts) { return {static_cast<int>(hosts.size()), true, hosts}; }
+Options options_in(const World& world, int rank, const std::string& place) {
+  Options options = testing::options(rank, world.size, place);
+  options.shared_memory = world.shared_memory;
+  if (!world.hosts.empty()) options.host = world.hosts.substr(static_cast<std::size_t>(rank), 1);
+  return options;
 }
 
 class Collectives : public ::testing::TestWithParam<World> {
@@ -139,9 +148,7 @@ class Collectives : public ::testing::TestWithParam<World> {
   void on_every_rank(const std::function<void(Communicator&)>& body) {
     const std::string place = free_loopback_place();
     Ranks ranks(GetParam().size, [&](int rank) {
-      Options options = testing::options(rank, GetParam().size, place);
-      options.shared_memory = GetParam().shared_memory;
-      const auto communicator = Communicator::connect(options);
+      const auto communicator = Communicator::connect(options_in(GetParam(), rank, place));
       body(*communicator);
       return std::string("ok");
     });
@@ -240,20 +247,19 @@ TEST_P(Collectives, MessagesWithEqualTagsArriveInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          ::testing::Values(World{1, true}, World{2, true}, World{3, true}, World{4, true}, World{2, false}, World{3, false},
-                                           World{4, false}, World{5, false}),
+                                           World{4, false}, World{5, false}, on_hosts("aabb"), on_hosts("ababab"), on_hosts("abccab"),
+                                           on_hosts("aabbc")),
                          [](const auto& info) { return text(info.param); });
 
 // Sums that depend on the order of additions must still have the same bits on every rank and in every run.
 TEST(Determinism, TheSameCallGivesTheSameBits) {
-  for (const bool shared_memory : {true, false}) {
+  for (const World& world : {World{4, true}, World{4, false}, on_hosts("abab")}) {
     for (const DataType type : {DataType::f32, DataType::bf16}) {
       std::vector<std::string> first;
       for (int run = 0; run < 2; ++run) {
         const std::string place = free_loopback_place();
         Ranks ranks(4, [&](int rank) {
-          Options options = testing::options(rank, 4, place);
-          options.shared_memory = shared_memory;
-          const auto communicator = Communicator::connect(options);
+          const auto communicator = Communicator::connect(options_in(world, rank, place));
           std::string hashes;
           for (const std::size_t count : {7UL, 3001UL, 20011UL, 900001UL}) {
             std::vector<std::uint32_t> data(count);

@@ -397,6 +397,22 @@ TEST_P(Faults, AGroupThatCannotBeIsRefused) {
     EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)].text, text("[0 1 2] [-1 0 1] [0 1 1] [", 1 - rank, "] [] "));
 }
 
+TEST(FaultsOnTwoLevels, AKilledRankIsNamedByAllOthersWithoutATimeout) {
+  for (const int victim : {1, 2}) {
+    const std::string place = free_loopback_place();
+    expect_heard(4, victim, [&](int rank) {
+      Options options = testing::options(rank, 4, place, kFarAway);
+      options.heartbeat_timeout = Seconds(kFarAway);
+      options.host = rank < 2 ? "a" : "b";
+      const auto communicator = Communicator::connect(options);
+      std::vector<float> data(1 << 18);
+      communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+      testing::report("running");
+      while (true) communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "shared" : "network"; });
 

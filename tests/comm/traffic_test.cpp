@@ -1,6 +1,9 @@
 // Ranks count what they send, and what a group sends in a collective is what the formula says.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <set>
+
 #include "comm/processes.hpp"
 
 namespace tessera::comm {
@@ -30,8 +33,11 @@ constexpr Operation kOperations[] = {
      },
      true}};
 
+// What all ranks of a group send in a collective; no value where it does not matter.
+using Expected = std::function<std::optional<Bytes>(const std::string& operation, int ranks, Bytes buffer)>;
+
 // "ok", or what was sent and should have been.
-std::string compare(Communicator& communicator, bool shared_memory) {
+std::string compare(Communicator& communicator, const Expected& expected_of) {
   const Group world = communicator.world();
   const int ranks = world.size();
   for (const Operation& operation : kOperations)
@@ -43,7 +49,8 @@ std::string compare(Communicator& communicator, bool shared_memory) {
       std::int64_t bytes = own.bytes.value;
       world.all_reduce(&bytes, 1, DataType::i64).wait();
       const Bytes buffer(static_cast<std::int64_t>(4 * count) * (operation.buffer_of_all ? ranks : 1));
-      const Bytes expected = shared_memory ? Bytes(0) : bytes_on_network(operation.name, ranks, buffer);
+      const auto sent = expected_of(operation.name, ranks, buffer);
+      const Bytes expected = sent.value_or(Bytes(bytes));
       if (bytes != expected.value || own.collectives != 1 || own.messages != 0)
         return text(operation.name, " of ", count, ": ", bytes, " bytes instead of ", expected.value, ", ", own.collectives,
                     " collectives");
@@ -51,26 +58,60 @@ std::string compare(Communicator& communicator, bool shared_memory) {
   return "ok";
 }
 
-void expect_all_ok(int count, bool shared_memory, const std::function<std::string(Communicator&)>& body) {
+void expect_all_ok(int count, const std::function<void(Options&)>& set, const std::function<std::string(Communicator&)>& body) {
   const std::string place = free_loopback_place();
   Ranks ranks(count, [&](int rank) {
     Options options = testing::options(rank, count, place, 60);
-    options.shared_memory = shared_memory;
+    set(options);
     return body(*Communicator::connect(options));
   });
   for (const auto& outcome : ranks.wait()) EXPECT_EQ(outcome.text, "ok") << "signal " << outcome.signal;
 }
 
+void without_shared_memory(Options& options) { options.shared_memory = false; }
+
 TEST(Traffic, OfACollectiveIsWhatTheFormulaSays) {
-  for (const int ranks : {2, 3, 4}) expect_all_ok(ranks, false, [](Communicator& communicator) { return compare(communicator, false); });
+  for (const int ranks : {2, 3, 4})
+    expect_all_ok(ranks, without_shared_memory, [](Communicator& communicator) { return compare(communicator, bytes_on_network); });
 }
 
 TEST(Traffic, OfSharedMemoryHasNoBytes) {
-  expect_all_ok(2, true, [](Communicator& communicator) { return compare(communicator, true); });
+  expect_all_ok(
+      2, [](Options&) {},
+      [](Communicator& communicator) { return compare(communicator, [](const auto&...) { return std::optional(Bytes(0)); }); });
+}
+
+TEST(Traffic, OfTwoLevelsIsWhatGoesBetweenHosts) {
+  for (const std::string hosts : {"aabb", "abab", "abcabc", "aabbab"})
+    expect_all_ok(
+        static_cast<int>(hosts.size()), [&](Options& options) { options.host = hosts.substr(static_cast<std::size_t>(options.rank), 1); },
+        [&](Communicator& communicator) {
+          const int count = static_cast<int>(std::set<char>(hosts.begin(), hosts.end()).size());
+          return compare(communicator, [&](const std::string& operation, int ranks, Bytes buffer) -> std::optional<Bytes> {
+            if (!runs_on_levels(operation, ranks, buffer)) return {};
+            return bytes_between_hosts(operation, count, buffer);
+          });
+        });
+}
+
+// In the order "abab" every message of a ring goes to the other host.
+TEST(Traffic, OfOneRingOverHostsIsThatOfHostsOfTheirOwn) {
+  expect_all_ok(
+      4,
+      [](Options& options) {
+        options.host = options.rank % 2 == 0 ? "a" : "b";
+        options.two_levels = false;
+      },
+      [](Communicator& communicator) {
+        return compare(communicator, [](const std::string& operation, int ranks, Bytes buffer) -> std::optional<Bytes> {
+          if (!runs_on_levels(operation, ranks, buffer)) return {};
+          return bytes_on_network(operation, ranks, buffer);
+        });
+      });
 }
 
 TEST(Traffic, OfMessagesCountsThoseThatWereSent) {
-  expect_all_ok(2, false, [](Communicator& communicator) -> std::string {
+  expect_all_ok(2, without_shared_memory, [](Communicator& communicator) -> std::string {
     const Group world = communicator.world();
     std::vector<std::byte> data(1000);
     for (int i = 0; i < 3; ++i) (world.rank() == 0 ? world.send(data, 1, 7) : world.receive(data, 0, 7)).wait();
