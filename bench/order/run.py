@@ -36,7 +36,8 @@ def profiled(arguments, folder, name, slow):
     """Measures the hosts, with the slow link or without: the job, its profile, and Gbit/s of each link."""
     environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
     weights = folder / "llama"
-    save(MODEL, weights)
+    if not weights.exists():
+        save(MODEL, weights)
     job = {"name": "order", "model": {"hf": str(weights), "seq": MODEL["seq"]}, "data": {"source": str(TEXT), "tokenizer": {"kind": "bytes"}},
            "train": {"init": str(weights), "steps": arguments.steps, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1},
                      "optimizer": {"kind": "adamw", "lr": 3e-4, "clip": 1.0}, "schedule": {"kind": "constant"}},

@@ -15,6 +15,7 @@ namespace tessera::train {
 // How many times as long as a profile says exchanges over a network take. A collective among hosts is a ring, every step of which waits for
 // its slowest hop: so it takes as many times as long as that hop does beside the slowest hop of the ring that the profile was measured in.
 // One in which each rank sends to all others, of experts or parts of sequences, waits for the slowest pair.
+// What of a measured exchange is no transfer is taken to grow with it, which overstates slow links.
 struct Drift {
   double collectives = 1;
   double messages = 1;  // between pipeline stages and parts of sequences: by the slowest pair of hosts that sends one
