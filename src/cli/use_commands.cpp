@@ -38,7 +38,7 @@ void add_worker_command(CLI::App& app) {
   command->add_option("--plan", options->plan, "The plan file, the same on all ranks")->required();
   command->add_option(
       "--profile", options->profile,
-      "What the plan was made from: with it the ranks take another plan, between two steps, when hosts become slow or fast");
+      "What the plan was made from: with it the ranks take another plan, between two steps, when hosts or links become slow or fast");
   command->add_option("--rank", options->rank, "This process's rank")->check(whole_number(0));
   command->add_option("--world", options->world, "How many ranks there are")->check(whole_number(1));
   command->add_option("--rendezvous", options->rendezvous, "HOST:PORT where rank 0 listens");

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "checkpoint/checkpoint.hpp"
+#include "train/link_turns.hpp"
+#include "train/measure_links.hpp"
 
 namespace tessera::train {
 
@@ -47,6 +49,8 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   const std::int64_t end = options.stop_after > 0 ? std::min(job.train.steps, begin + options.stop_after) : job.train.steps;
   std::int64_t saved_at = begin;
   int skipped = 0;  // steps in a row
+  const bool measures_links = options.rebalance && first_ranks(trainer.plan()).size() > 2;
+  LinkTurns turns;
   // Equal on all ranks once they have waited for it.
   const auto note = [&](const std::optional<SaveOutcome>& ended) {
     if (!ended) return;
@@ -66,9 +70,13 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     const std::vector<SpeedChange> changes = trainer.watch_speed();
     for (const SpeedChange& change : changes) change.warns ? observer.on_warning(change.words) : observer.on_note(change.words);
     const bool of_ranks = std::any_of(changes.begin(), changes.end(), [](const SpeedChange& change) { return change.rank >= 0; });
-    if (options.rebalance && of_ranks && trainer.next_step() < end) {
+    const bool of_links = measures_links && turns.due(changes, trainer.next_step());
+    if (options.rebalance && (of_ranks || of_links) && trainer.next_step() < end) {
       note(trainer.wait_for_save());
-      if (trainer.change_plan(observer.on_other_speeds(changes))) {
+      const MeasuredLinks links = of_links ? trainer.measure_links(options.network) : MeasuredLinks();
+      const bool changed = trainer.change_plan(observer.on_other_speeds(changes, links));
+      if (of_links) turns.measured(trainer.next_step(), links.steps, changed);
+      if (changed) {
         outcome.plan_since = trainer.next_step();
         outcome.sent_before = trainer.sent();
       }

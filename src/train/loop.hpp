@@ -22,8 +22,9 @@ class LoopObserver {
   virtual void on_warning(const std::string& warning) = 0;
   // What a warning said holds no longer.
   virtual void on_note(const std::string& note) = 0;
-  // Ranks have become slow or fast. On rank 0: the plan under which the run goes on, or none where it stays.
-  virtual std::optional<plan::Plan> on_other_speeds(const std::vector<SpeedChange>&) { return {}; }
+  // Ranks, or exchanges between hosts, have become slow or fast; the links between hosts were measured again, where there are samples of
+  // them. On rank 0: the plan under which the run goes on, or none where it stays.
+  virtual std::optional<plan::Plan> on_other_speeds(const std::vector<SpeedChange>&, const MeasuredLinks&) { return {}; }
   // Training ends here, before the job's last step: it no longer gains.
   virtual void on_early_stop(std::int64_t steps, const ValidationHistory& history) = 0;
 };
@@ -32,7 +33,8 @@ struct LoopOptions {
   std::filesystem::path checkpoints;        // the folder that they go to
   std::int64_t stop_after = 0;              // make at most this many steps now; 0: up to the job's
   bool keep = true;                         // save and evaluate; false: only the steps
-  bool rebalance = false;                   // ask for another plan when ranks become slow or fast
+  bool rebalance = false;                   // ask for another plan when ranks or links between hosts become slow or fast
+  std::string network = {};                 // the link that joins the plan's hosts, where they are of one group of the cluster
   const std::atomic<bool>* stop = nullptr;  // set when this process was asked to stop
 };
 

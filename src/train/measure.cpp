@@ -256,7 +256,7 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   const Meter meter(comm, options.sample);
   const int workers = options.per_host > 0 ? options.per_host : comm.world_size();
   const Weights weights(job);
-  profile.communication = measure_links(meter, comm, options.link, workers);
+  profile.communication = measure_links(meter, comm, options.link, first_ranks(comm.world_size(), workers));
   if (comm.world_size() > 1) {
     const auto collectives = measure_communication(job, meter, comm, weights, options, profile);
     profile.communication.insert(profile.communication.end(), collectives.begin(), collectives.end());

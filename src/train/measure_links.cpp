@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kSizes[] = {16 << 10, 1 << 20};
 constexpr int kRepeats = 5;
+constexpr double kOfRepeats = 0.25;  // seconds, about, for those of one size
 
 // Whom a host meets in a round: the last one stays, and the others go round a circle. `hosts` is even; the host itself never comes out.
 int partner_of(int host, int round, int hosts) {
@@ -48,36 +49,59 @@ profile::CommSample sample_of(const std::string& link, int a, int b, const std::
 
 }  // namespace
 
-std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communicator& comm, const std::string& link, int per_host) {
-  const int hosts = comm.world_size() / per_host;
-  if (hosts < 3) return {};
-  const int own = comm.rank() / per_host;
-  const int seats = hosts + hosts % 2;
+RankOfHost first_ranks(int ranks, int per_host) {
+  RankOfHost out;
+  for (int rank = 0; rank < ranks; rank += per_host) out[rank / per_host] = rank;
+  return out;
+}
+
+RankOfHost first_ranks(const plan::Plan& plan) {
+  RankOfHost out;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    if (plan.ranks[rank].group != plan.ranks.front().group) return {};
+    out.try_emplace(plan.ranks[rank].node, static_cast<int>(rank));
+  }
+  return out;
+}
+
+std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communicator& comm, const std::string& link,
+                                               const RankOfHost& hosts) {
+  const std::vector<std::pair<int, int>> seats(hosts.begin(), hosts.end());
+  const int taken = static_cast<int>(seats.size());
+  if (taken < 3) return {};
+  const auto rank_at = [&](int seat) { return seats[static_cast<std::size_t>(seat)].second; };
+  const int even = taken + taken % 2;
+  int own = 0;
+  while (own < taken && rank_at(own) != comm.rank()) ++own;
   std::vector<std::byte> data(std::max(kSizes[0], kSizes[1]));
   std::vector<profile::CommSample> out;
-  for (int round = 0; round + 1 < seats; ++round) {
-    const int partner = partner_of(own, round, seats);
-    const bool meets = comm.rank() % per_host == 0 && partner < hosts;
+  for (int round = 0; round + 1 < even; ++round) {
+    const int partner = own < taken ? partner_of(own, round, even) : taken;
+    const bool meets = partner < taken;
     comm::Group pair;
-    if (meets) pair = comm.group({std::min(own, partner) * per_host, std::max(own, partner) * per_host}, "measure.links");
+    if (meets) {
+      pair = comm.group({rank_at(std::min(own, partner)), rank_at(std::max(own, partner))}, "measure.links");
+      exchanged(pair, std::span(data).first(kSizes[0]));  // connects
+    }
     std::vector<std::vector<profile::MeasuredValue>> of_size;  // by rank
     for (const std::size_t size : kSizes) {
       Samples samples;
       meter.together();
-      if (meets) exchanged(pair, std::span(data).first(size));  // connects
-      for (int i = 0; i < kRepeats; ++i) samples.add(meets ? exchanged(pair, std::span(data).first(size)) : 0);
+      const double slowest = meter.slowest(meets ? exchanged(pair, std::span(data).first(size)) : 0);
+      const int repeats = std::clamp(static_cast<int>(kOfRepeats / (2 * std::max(1e-6, slowest))), 1, kRepeats);
+      for (int i = 0; i < repeats; ++i) samples.add(meets ? exchanged(pair, std::span(data).first(size)) : 0);
       const profile::MeasuredValue value = samples.median();
       const std::vector<double> medians = meter.of_all(value.median), lows = meter.of_all(value.low), highs = meter.of_all(value.high);
       auto& values = of_size.emplace_back();
       for (std::size_t rank = 0; rank < medians.size(); ++rank) values.push_back({medians[rank], lows[rank], highs[rank]});
     }
-    for (int a = 0; a < hosts; ++a) {
-      const int b = partner_of(a, round, seats);
-      if (b <= a || b >= hosts) continue;
+    for (int a = 0; a < taken; ++a) {
+      const int b = partner_of(a, round, even);
+      if (b <= a || b >= taken) continue;
       std::vector<profile::CommPoint> points;
       for (std::size_t i = 0; i < std::size(kSizes); ++i)
-        points.push_back({Bytes(static_cast<std::int64_t>(kSizes[i])), of_size[i][static_cast<std::size_t>(a * per_host)]});
-      out.push_back(sample_of(link, a, b, points));
+        points.push_back({Bytes(static_cast<std::int64_t>(kSizes[i])), of_size[i][static_cast<std::size_t>(rank_at(a))]});
+      out.push_back(sample_of(link, seats[static_cast<std::size_t>(a)].first, seats[static_cast<std::size_t>(b)].first, points));
     }
   }
   return out;

@@ -6,8 +6,10 @@
 
 #include "base/error.hpp"
 #include "cost/cost_model.hpp"
+#include "search/ring_order.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
+#include "train/link_drift.hpp"
 
 namespace tessera::train {
 namespace {
@@ -76,28 +78,75 @@ std::optional<Rebalanced> Rebalancer::answer(const plan::Plan& now, const std::v
       speeds.push_back(cluster_.groups[g].speed_of(node) / (found == of_host.end() ? 1 : found->second));
     }
   Rebalanced out{{}, cluster::with_speeds(cluster_, speeds), {}};
+  // By the links, a plan's collectives take as long as its ring does, and those of the search as the best one.
+  const std::optional<profile::HostLinks> links = this->links();
+  const auto under = [&](const Drift& drift) {
+    std::pair<profile::Profile, cluster::ClusterSpec> conditions(profile_, out.cluster);
+    apply(drift, taken_->group, conditions.first, conditions.second);
+    return conditions;
+  };
+  const auto price = [&](const plan::Plan& plan) {
+    const auto& [profile, cluster] =
+        links ? under(drift_of(plan, job_.model, *links, taken_->group, taken_->hop)) : std::pair(profile_, out.cluster);
+    cost::CostModel cost_model(job_.model, job_.train, cluster, profile);
+    return sim::predict(plan, cost_model);
+  };
   std::set<std::string> vendors;
   for (const plan::RankPlace& place : now.ranks) vendors.insert(cluster_.groups[static_cast<std::size_t>(place.group)].device.vendor);
-  search::SearchResult found = search::search(job_, out.cluster, profile_,
+  const auto [profile, cluster] = links ? under(least_drift(*links, taken_->hop)) : std::pair(profile_, out.cluster);
+  search::SearchResult found = search::search(job_, cluster, profile,
                                               {.top = kRunnersUp,
                                                .vendors = {vendors.begin(), vendors.end()},
-                                               .serving = now.servers.empty() ? std::vector<int>() : search::serving_of(now, out.cluster)});
-  cost::CostModel cost_model(job_.model, job_.train, out.cluster, profile_);
-  const Seconds as_it_is = sim::predict(now, cost_model).step;
+                                               .serving = now.servers.empty() ? std::vector<int>() : search::serving_of(now, cluster)});
+  const Seconds as_it_is = price(now).step;
   std::vector<plan::Plan> plans = {std::move(found.best)};
   for (search::Candidate& candidate : found.runners_up) plans.push_back(std::move(candidate.plan));
-  for (plan::Plan& candidate : plans) {
-    if (candidate.predicted->step * kWorth > as_it_is) break;
-    std::optional<plan::Plan> plan = in_order_of(now, std::move(candidate));
-    if (!plan) continue;
-    out.plan = std::move(*plan);
-    out.words = text("rebalanced: ", words_of(out.plan), "; a step is expected to take ", to_text(out.plan.predicted->step), ", and ",
-                     to_text(as_it_is), " under the plan so far");
-    cluster_ = out.cluster;
-    ratios_.clear();
-    return out;
+  Seconds best = as_it_is / kWorth;
+  const auto take = [&](plan::Plan plan) {
+    if (links) plan.predicted = price(plan);
+    if (plan.predicted->step >= best) return false;
+    best = plan.predicted->step;
+    out.plan = std::move(plan);
+    out.plan.cluster_fingerprint = out.cluster.fingerprint();
+    return true;
+  };
+  bool better = false;
+  if (links) {
+    plan::Plan reordered = now;
+    search::order_by_links(reordered, out.cluster, profile_);
+    better = take(std::move(reordered));
   }
-  return {};
+  for (plan::Plan& candidate : plans) {
+    if (candidate.predicted->step >= best) break;
+    std::optional<plan::Plan> plan = in_order_of(now, std::move(candidate));
+    if (plan && take(std::move(*plan))) better = true;
+  }
+  if (!better) return {};
+  out.words = text("rebalanced: ", words_of(out.plan), "; a step is expected to take ", to_text(out.plan.predicted->step), ", and ",
+                   to_text(as_it_is), " under the plan so far");
+  cluster_ = out.cluster;
+  ratios_.clear();
+  return out;
+}
+
+std::string Rebalancer::take_links(const plan::Plan& now, const std::vector<profile::CommSample>& links) {
+  const int group = now.ranks.front().group;
+  const cluster::ResourceGroup& hosts = cluster_.groups.at(static_cast<std::size_t>(group));
+  if (!taken_) taken_ = {group, measured_hop(profile_, hosts)};
+  return train::take_links(links, hosts, profile_);
+}
+
+profile::Profile Rebalancer::profile() const {
+  profile::Profile out = profile_;
+  cluster::ClusterSpec cluster = cluster_;
+  if (const auto known = links()) apply(least_drift(*known, taken_->hop), taken_->group, out, cluster);
+  return out;
+}
+
+std::optional<profile::HostLinks> Rebalancer::links() const {
+  if (!taken_) return {};
+  const cluster::ResourceGroup& hosts = cluster_.groups.at(static_cast<std::size_t>(taken_->group));
+  return profile::HostLinks::of(profile_, hosts.network.name, hosts.nodes);
 }
 
 }  // namespace tessera::train

@@ -33,7 +33,8 @@ Seconds length_of(const std::vector<program::Interval>& intervals) {
 // What rank 0 found, on all ranks: a line each.
 std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedChange>& found) {
   std::string lines;
-  for (const SpeedChange& change : found) lines += text(change.warns ? 1 : 0, ' ', change.rank, ' ', change.ratio, ' ', change.words, '\n');
+  for (const SpeedChange& change : found)
+    lines += text(change.warns ? 1 : 0, ' ', change.between_hosts ? 1 : 0, ' ', change.rank, ' ', change.ratio, ' ', change.words, '\n');
   auto size = static_cast<std::int64_t>(lines.size());
   comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
   if (size == 0) return {};
@@ -42,7 +43,8 @@ std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedC
   std::vector<SpeedChange> out;
   std::istringstream stream(lines);
   SpeedChange change;
-  while (stream >> change.warns >> change.rank >> change.ratio && stream.ignore() && std::getline(stream, change.words))
+  while (stream >> change.warns >> change.between_hosts >> change.rank >> change.ratio && stream.ignore() &&
+         std::getline(stream, change.words))
     out.push_back(change);
   return out;
 }

@@ -89,6 +89,7 @@ std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& 
   std::map<Connection, std::optional<Seconds>> in_passes;
   for (const auto& [rank, of] : step) {
     Seconds own(0);
+    std::map<std::string, Seconds> of_group;
     for (const auto& [index, instruction] : of.instructions) {
       for (const program::Interval& exchange : instruction.exchanges) own += exchange.end - exchange.begin;
       const auto transfer = transfers.find({rank, index});
@@ -96,10 +97,14 @@ std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& 
       const Seconds seconds = transfer->second.end - transfer->second.begin;
       if (instruction.op == program::Op::receive_activation || instruction.op == program::Op::receive_gradient) {
         out[{{instruction.peer, rank}, {}}] += seconds;
-      } else if (!instruction.group.empty() && rank == *members[instruction.group].begin()) {
-        const std::set<int>& ranks = members[instruction.group];
-        out[{{ranks.begin(), ranks.end()}, instruction.group}] += seconds;
+      } else if (!instruction.group.empty()) {
+        of_group[instruction.group] += seconds;
       }
+    }
+    for (const auto& [group, seconds] : of_group) {
+      const std::set<int>& ranks = members[group];
+      Seconds& longest = out[{{ranks.begin(), ranks.end()}, group}];
+      longest = std::max(longest, seconds);
     }
     const program::Program& program = programs.at(static_cast<std::size_t>(rank));
     if (program.cuts.empty() || program.cuts.front().tensor_group < 0) continue;
@@ -220,11 +225,14 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     for (const int rank : connection.ranks) who += text(who.empty() ? "" : ", ", name_of(rank));
     who = text("exchanges over ", connection.group, " (", who, ")");
   }
-  if (turn == Turn::named)
-    changes.push_back({true, text(who, " take ", fixed(ratio, 1), " x as long as at the run's beginning: ", to_text(cost),
-                                  " more in a step of ", to_text(window.step))});
-  else
-    changes.push_back({false, text(who, " take as long as at the run's beginning again, after ", steps_text(steps_ - subject.slow.since))});
+  std::set<std::string> hosts;
+  for (const int rank : connection.ranks) hosts.insert(hosts_.at(static_cast<std::size_t>(rank)));
+  SpeedChange& change = changes.emplace_back();
+  change.between_hosts = hosts.size() > 1;
+  change.warns = turn == Turn::named;
+  change.words = change.warns ? text(who, " take ", fixed(ratio, 1), " x as long as at the run's beginning: ", to_text(cost),
+                                     " more in a step of ", to_text(window.step))
+                              : text(who, " take as long as at the run's beginning again, after ", steps_text(steps_ - subject.slow.since));
 }
 
 std::vector<SpeedChange> SpeedWatch::add(const SpeedWindow& window) {

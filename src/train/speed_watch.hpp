@@ -20,8 +20,9 @@ struct Connection {
   auto operator<=>(const Connection&) const = default;
 };
 
-// By connection, how long what it exchanges in a step is under way, from when all who take part have come to it. Of exchanges within
-// passes, the shortest of what its members say, as they count their waiting for each other. `programs` is by rank.
+// By connection, how long what it exchanges in a step is under way, from when all who take part have come to it; in a group until the last
+// of them has done with it, since a slow link of a ring holds up those behind it and not those before. Of exchanges within passes, the
+// shortest of what its members say, as they count their waiting for each other. `programs` is by rank.
 std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& programs, const program::TracedStep& step);
 
 // How long a rank computes in a step, without exchanges, by what it computes ("backward of blocks 2 to 5").
@@ -40,10 +41,11 @@ struct SpeedWindow {
 
 // Something has become slow or fast, or is so no longer.
 struct SpeedChange {
-  bool warns = false;  // it has become slow
-  std::string words;   // who, by what factor, in what, and what it costs
-  int rank = -1;       // of a rank: which
-  double ratio = 1;    // and how long it takes now beside what the plan expects, as far as is known; 1 when that is over
+  bool warns = false;          // it has become slow
+  std::string words;           // who, by what factor, in what, and what it costs
+  int rank = -1;               // of a rank: which
+  double ratio = 1;            // and how long it takes now beside what the plan expects, as far as is known; 1 when that is over
+  bool between_hosts = false;  // of an exchange: those who take part stand on several hosts
 };
 
 // Not thread-safe.

@@ -21,6 +21,8 @@
 #include "train/auc.hpp"
 #include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
+#include "train/measure_links.hpp"
+#include "train/meter.hpp"
 #include "train/relabel.hpp"
 #include "train/run_tables.hpp"
 #include "train/speed_meter.hpp"
@@ -302,6 +304,20 @@ bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
 }
 
 const plan::Plan& Trainer::plan() const { return impl_->plan; }
+
+MeasuredLinks Trainer::measure_links(const std::string& link) {
+  finish();
+  const Meter meter(impl_->comm, Seconds(0));
+  const Seconds begin = real_clock().now();
+  MeasuredLinks out;
+  out.samples = train::measure_links(meter, impl_->comm, link, first_ranks(impl_->plan));
+  out.seconds = Seconds(meter.slowest((real_clock().now() - begin).value));
+  Seconds steps(0);
+  for (const TracedStep& step : impl_->traced) steps += step.whole.end - step.whole.begin;
+  const double step = meter.slowest(steps.value / static_cast<double>(std::max<std::size_t>(1, impl_->traced.size())));
+  if (step > 0) out.steps = out.seconds.value / step;
+  return out;
+}
 
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();

@@ -13,6 +13,7 @@
 #include "data/data.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
+#include "profile/profile.hpp"
 #include "train/executor.hpp"
 #include "train/held_state.hpp"
 #include "train/placer.hpp"
@@ -47,6 +48,13 @@ struct EvaluationReport {
   std::optional<double> auc = {};  // of a model of clicks (train/auc.hpp)
 };
 
+// What was measured of the links between hosts; equal on all ranks.
+struct MeasuredLinks {
+  std::vector<profile::CommSample> samples;  // of each two of them (train/measure_links.hpp)
+  Seconds seconds;                           // that it took
+  double steps = 0;                          // that could have been made meanwhile
+};
+
 // Not thread-safe. All ranks of the plan call the same members in the same order.
 class Trainer {
  public:
@@ -70,6 +78,9 @@ class Trainer {
   // without one there nothing changes, and all return false. While the state changes hands it is held twice. A save must have ended.
   bool change_plan(const std::optional<plan::Plan>& plan);
   const plan::Plan& plan() const;
+  // Between two steps, when no save is under way: what messages between each two of the plan's hosts take now, in samples that are named
+  // for `link`. None where there are fewer than three, or hosts of several groups of the cluster. Ends what a delayed exchange has left.
+  MeasuredLinks measure_links(const std::string& link);
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});

@@ -135,9 +135,19 @@ class RunObserver final : public train::LoopObserver {
 
   void on_note(const std::string& line) override { note(line); }
 
-  std::optional<plan::Plan> on_other_speeds(const std::vector<train::SpeedChange>& changes) override {
+  std::optional<plan::Plan> on_other_speeds(const std::vector<train::SpeedChange>& changes, const train::MeasuredLinks& links) override {
+    const bool measured = !links.samples.empty();
+    if (measured) {
+      const std::string found = rebalancer_->take_links(trainer_.plan(), links.samples);
+      note(text("after step ", trainer_.next_step(), " the links between hosts were measured again in ", to_text(links.seconds), ": ",
+                found));
+      write_whole(real_file_system(), run_ / "profile.json", profile::to_json(rebalancer_->profile()));
+    }
     const std::optional<train::Rebalanced> answer = rebalancer_->answer(trainer_.plan(), changes);
-    if (!answer) return {};
+    if (!answer) {
+      if (measured) note(text("after step ", trainer_.next_step(), " the plan stays: no other one is expected to be 3 % faster"));
+      return {};
+    }
     note(text("after step ", trainer_.next_step(), " ", answer->words));
     // Who goes on with the run goes on under this plan.
     write_whole(real_file_system(), run_ / "plan.json", plan::to_json(answer->plan));
@@ -359,7 +369,11 @@ void train_rank(const TrainArguments& arguments) {
       trainer.initialize();
     }
     const bool rebalance = job.train.rebalance && profile;
-    const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), rebalance,
+    const train::LoopOptions options{checkpoints,
+                                     arguments.stop_after,
+                                     arguments.gradients.empty(),
+                                     rebalance,
+                                     cluster.groups.at(static_cast<std::size_t>(plan.ranks.front().group)).network.name,
                                      &control::stop_when_asked()};
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
@@ -406,7 +420,8 @@ void add_train(CLI::App& app) {
   command->add_option("--plan", arguments->plan)->required();
   command->add_option("--cluster", arguments->cluster, "The cluster that the plan was made for");
   command->add_option("--profile", arguments->profile,
-                      "What the plan was made from: with it the plan is made anew, between two steps, when hosts become slow or fast");
+                      "What the plan was made from: with it the plan is made anew, between two steps, when hosts or links between them "
+                      "become slow or fast");
   command->add_option("--run", arguments->run, "The run's folder")->required();
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   command->add_flag("--resume", arguments->resume);

@@ -145,3 +145,38 @@ def test_a_link_that_drifts_is_named_with_its_hosts(tessera):
         rate(40)
         who = f"exchanges over \\S+ \\(rank 0 on host {lab.namespace(0)}, rank 1 on host {lab.namespace(1)}\\)"
         until((who + r" take [\d.]+ x as long as at the run's beginning: [\d.]+ \S+ more in a step of", lambda: log_of(tessera)), lambda: time.sleep(0.05), ranks[0])
+
+
+def test_a_link_that_becomes_slow_leads_to_another_order_of_ranks(tessera):
+    """Four hosts, sharded, so that parts of the state change their owners; the losses are those of a run whose ranks stay in their order."""
+    netlab = load_netlab()
+    if netlab.missing():
+        pytest.skip(f"no emulated hosts here: {netlab.missing()}")
+    tessera.write("hosts.yaml", {"name": "hosts", "groups": [{"name": "hosts", "device": "cpu:zen4", "nodes": 4, "cores": 1, "devices_per_node": 1, "memory": "8 GiB", "network": "tcp-10g"}]})
+    parallel = {"dp": 4, "pp": 1, "tp": 1, "zero": 1, "micro_batches": 1}
+    job = tessera.write("train.yaml", {**JOB, "train": {**JOB["train"], "schedule": {"kind": "constant"}}, "cluster": "hosts.yaml", "parallel": parallel})
+    # What the plan is made from, in which nothing was measured.
+    tessera("train", job, "--no-measure", "--set", "name=first", "--set", "train.steps=1")
+    run, first = Path(tessera.folder) / "runs" / "run", Path(tessera.folder) / "runs" / "first"
+    plan, profile = first / "plan.json", first / "profile.json"
+    before = json.loads(plan.read_text())
+    assert before["stages"][0]["ranks"] == [0, 1, 2, 3] and len({place["node"] for place in before["ranks"]}) == 4
+    with netlab.Lab(4, gbit=[1]) as lab:
+        words = [str(BINARIES / "tessera"), "worker", str(job), "--plan", str(plan), "--profile", str(profile), "--run", str(run), "--world", "4", "--rendezvous", f"{lab.address(0)}:29500"]
+        environment = {**tessera.environment, "OMP_NUM_THREADS": "1"}
+        ranks = [lab.popen(rank, [*words, "--rank", str(rank)], environment, cwd=tessera.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                 for rank in range(4)]
+        train_usually(tessera, ranks[0])
+        lab.slow(0, 1, 0.02)
+        wait = lambda: time.sleep(0.05)  # noqa: E731
+        until((r"after step \d+ the links between hosts were measured again in [\d.]+ \S+: 0\.0\d Gbit/s between hosts 0 and 1, ", lambda: log_of(tessera)), wait, ranks[0])
+        until((r"after step \d+ rebalanced: blocks 0-\d+ on ranks 0, 2, 1, 3; a step is expected to take ", lambda: log_of(tessera)), wait, ranks[0])
+        changed = int(re.search(r"after step (\d+) rebalanced", log_of(tessera))[1])
+        wait_for_step(tessera, "run", changed + 5, ranks[0])
+        ranks[0].send_signal(signal.SIGTERM)
+        for rank in ranks:
+            rank.communicate(timeout=60)
+    assert json.loads((run / "plan.json").read_text())["stages"][0]["ranks"] == [0, 2, 1, 3]
+    losses = [line["loss"] for line in tessera.metrics("run")]
+    tessera("train", job, "--plan", plan, "--no-measure", "--set", "name=calm", "--set", f"train.steps={len(losses)}")
+    assert losses == pytest.approx([line["loss"] for line in tessera.metrics("calm")], rel=1e-5)

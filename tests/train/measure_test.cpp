@@ -70,7 +70,7 @@ TEST(Measure, FindsEveryPairOfHosts) {
     std::mutex mutex;  // guards found
     on_ranks(ranks, [&](comm::Communicator& comm) {
       profile::Profile profile;
-      profile.communication = measure_links(Meter(comm, Seconds(0.001)), comm, "lab", per_host);
+      profile.communication = measure_links(Meter(comm, Seconds(0.001)), comm, "lab", first_ranks(comm.world_size(), per_host));
       std::set<std::string> links;
       for (const profile::CommSample& sample : profile.communication) {
         links.insert(sample.link);

@@ -7,6 +7,7 @@
 #include "base/config.hpp"
 #include "base/error.hpp"
 #include "cost/cost_model.hpp"
+#include "profile/host_links.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 #include "train/job_helper.hpp"
@@ -49,6 +50,41 @@ TEST(Rebalance, AStepFollowsAnotherUnderAnyPlan) {
   const auto job = tiny_job();
   expect_as_one_device(job, {plan_of(job, {.dp = 4}), with_shares(plan_of(job, {.dp = 4, .zero = 1}), {{1, 1}, {3, 15}}),
                              plan_of(job, {.pp = 4, .micro_batches = 4}), plan_of(job, {.dp = 2, .tp = 2, .zero = 3, .micro_batches = 2})});
+}
+
+// A plan with a rank on each of four hosts.
+plan::Plan on_four_hosts(plan::Plan plan, const std::vector<int>& order) {
+  for (int rank = 0; rank < 4; ++rank) plan.ranks[static_cast<std::size_t>(rank)].node = rank;
+  plan.stages.front().ranks = order;
+  return plan;
+}
+
+// Also where the links are measured in between; sharded state changes its owners.
+TEST(Rebalance, AStepFollowsAnotherWithTheRanksInAnotherOrder) {
+  const auto job = tiny_job();
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
+  for (const int zero : {0, 1, 2, 3}) {
+    const plan::Plan first = on_four_hosts(plan_of(job, {.dp = 4, .zero = zero}), {0, 1, 2, 3});
+    std::vector<double> losses;
+    on_ranks(4, [&](comm::Communicator& comm) {
+      Trainer trainer(job, first, *dataset, comm);
+      trainer.initialize();
+      while (trainer.next_step() < 9) {
+        if (trainer.next_step() % 3 == 2) {
+          const MeasuredLinks links = trainer.measure_links("lab");
+          EXPECT_EQ(links.samples.size(), 6u);
+          EXPECT_GT(links.steps, 0);
+        }
+        if (trainer.next_step() == 3 || trainer.next_step() == 6) {
+          const std::vector<int> order = trainer.next_step() == 3 ? std::vector{0, 2, 1, 3} : std::vector{0, 1, 3, 2};
+          EXPECT_TRUE(trainer.change_plan(on_four_hosts(first, order)));
+        }
+        const StepReport report = trainer.step();
+        if (comm.rank() == 0) losses.push_back(report.loss);
+      }
+    });
+    EXPECT_LT(worst_difference(losses, train_curve_of(job, first, 9).losses), 1e-6) << zero;
+  }
 }
 
 TEST(Rebalance, ADelayedExchangeIsFinishedBefore) {
@@ -131,6 +167,80 @@ TEST(Rebalance, OfAPipelineBlocksMove) {
   const profile::Profile nothing;
   cost::CostModel cost_model(job.model, job.train, slow->cluster, nothing);
   EXPECT_LT(slow->plan.predicted->step.value, sim::predict(even, cost_model).step.value / 1.03);
+}
+
+// 10 Gbit/s between each two of four hosts but one.
+std::vector<profile::CommSample> links(int slow_a, int slow_b, double rate) {
+  std::vector<profile::CommSample> out;
+  for (int a = 0; a < 4; ++a)
+    for (int b = a + 1; b < 4; ++b) {
+      profile::CommSample& sample = out.emplace_back();
+      sample.operation = "send";
+      sample.link = profile::pair_link("lab", a, b);
+      sample.latency = Seconds(100e-6);
+      sample.bandwidth = BytesPerSecond(a == slow_a && b == slow_b ? rate : 1.25e9);
+    }
+  return out;
+}
+
+TEST(Rebalance, RanksAreOrderedByTheLinksAsTheyAreNow) {
+  auto job = tiny_job();
+  fix(job, 4, 1);
+  const cluster::ClusterSpec cluster = four_hosts();
+  for (const bool known : {true, false}) {
+    profile::Profile before;
+    if (known) before.communication = links(-1, -1, 0);
+    plan::Plan plan = search::search(job, cluster, before).best;
+    ASSERT_THAT(plan.stages.front().ranks, testing::ElementsAre(0, 1, 2, 3));
+    Rebalancer rebalancer(job, cluster, before);
+    // A little noise is no reason.
+    if (known) {
+      EXPECT_EQ(rebalancer.take_links(plan, links(0, 1, 1.1e9)), "all as before");
+    }
+    EXPECT_FALSE(rebalancer.answer(plan, {}));
+    EXPECT_THAT(rebalancer.take_links(plan, links(0, 1, 12.5e6)), HasSubstr("0.10 Gbit/s between hosts 0 and 1"));
+    const auto slow = rebalancer.answer(plan, {});
+    ASSERT_TRUE(slow);
+    EXPECT_THAT(slow->plan.stages.front().ranks, testing::ElementsAre(0, 2, 1, 3));
+    EXPECT_THAT(slow->words, HasSubstr("on ranks 0, 2, 1, 3; a step is expected to take "));
+    EXPECT_EQ(slow->cluster.groups.front().network.bandwidth, cluster.groups.front().network.bandwidth);  // as the file says it
+    plan::check(slow->plan, job, cluster);
+    EXPECT_FALSE(rebalancer.answer(slow->plan, {}));
+    // When it is fast again no order is better than this one, until another link is slow.
+    EXPECT_EQ(rebalancer.take_links(slow->plan, links(-1, -1, 0)),
+              "10.00 Gbit/s between hosts 0 and 1 (0.10 before), the others as before");
+    EXPECT_FALSE(rebalancer.answer(slow->plan, {}));
+    rebalancer.take_links(slow->plan, links(0, 2, 12.5e6));
+    const auto again = rebalancer.answer(slow->plan, {});
+    ASSERT_TRUE(again);
+    EXPECT_THAT(again->plan.stages.front().ranks, testing::ElementsAre(0, 1, 2, 3));
+  }
+}
+
+// A profile that was measured under these links, and who goes on with it, agree.
+TEST(Rebalance, TheProfileFollowsTheLinks) {
+  auto job = tiny_job();
+  fix(job, 4, 1);
+  const cluster::ClusterSpec cluster = four_hosts();
+  profile::Profile before;
+  before.communication = links(-1, -1, 0);
+  profile::CommSample all_reduce;
+  all_reduce.operation = "all_reduce";
+  all_reduce.link = "lab";
+  all_reduce.ranks = 4;
+  all_reduce.latency = Seconds(1e-3);
+  all_reduce.bandwidth = BytesPerSecond(1e9);
+  before.communication.push_back(all_reduce);
+  const plan::Plan plan = search::search(job, cluster, before).best;
+  Rebalancer rebalancer(job, cluster, before);
+  const auto rate = [&] { return rebalancer.profile().communication.back().bandwidth.value; };
+  rebalancer.take_links(plan, links(0, 1, 12.5e6));
+  EXPECT_DOUBLE_EQ(rate(), 1e9);  // there is a ring around it
+  std::vector<profile::CommSample> slow = links(-1, -1, 0);
+  for (profile::CommSample& sample : slow) sample.bandwidth = sample.bandwidth / 4;
+  rebalancer.take_links(plan, slow);
+  EXPECT_NEAR(rate(), 1e9 / 4, 1e7 * 4);
+  EXPECT_FALSE(rebalancer.answer(plan, {}));  // no order is better
 }
 
 TEST(Rebalance, WorkersOfOneHostStay) {

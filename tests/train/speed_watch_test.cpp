@@ -118,11 +118,46 @@ TEST(SpeedWatch, NamesALinkThatDrifts) {
       ElementsAre("note: messages from rank 0 on host a to rank 1 on host b take as long as at the run's beginning again, after 16 steps"));
 }
 
+TEST(SpeedWatch, TellsExchangesBetweenHostsFromThoseWithinOne) {
+  for (const auto& [second_host, between] : {std::pair("b", true), {"a", false}}) {
+    SpeedWatch watch(programs(1, 3), {"a", second_host, "c"});
+    const Connection group{{0, 1}, "dp.stage0"};
+    for (int i = 0; i < 10; ++i) EXPECT_THAT(watch.add(window({0.4, 0.4, 0.4}, 1, {{group, Seconds(0.1)}})), IsEmpty());
+    std::vector<SpeedChange> changes;
+    for (const double seconds : {0.3, 0.1})
+      for (int i = 0; i < 10; ++i)
+        for (const SpeedChange& change : watch.add(window({0.4, 0.4, 0.4}, 1, {{group, Seconds(seconds)}}))) changes.push_back(change);
+    ASSERT_EQ(changes.size(), 2u);  // slow, and no longer
+    for (const SpeedChange& change : changes) EXPECT_EQ(change.between_hosts, between);
+  }
+}
+
 TEST(SpeedWatch, ALinkOfASlowRankIsNotNamed) {
   SpeedWatch watch(programs(1, 2), {"a", "a"});
   const Connection group{{0, 1}, "dp.stage0"};
   EXPECT_THAT(said(watch, window({0.4, 0.4}, 1, {{group, Seconds(0.1)}}), 10), IsEmpty());
   EXPECT_THAT(said(watch, window({0.4, 0.8}, 1, {{group, Seconds(0.5)}}), 10), ElementsAre(testing::StartsWith("rank 1 computes 2.0 x")));
+}
+
+// Of a ring with a slow link, the member before it is through long before the others.
+TEST(SpeedWatch, AnExchangeOfAGroupLastsUntilTheLastMemberIsThrough) {
+  const auto all = programs(1, 3);
+  program::TracedStep step;
+  for (const program::Program& program : all) {
+    program::TracedRank& rank = step[program.rank];
+    rank.step = {Seconds(0), Seconds(10)};
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      if (program.instructions[i].op != program::Op::reduce_gradients) continue;
+      program::TracedInstruction& of = rank.instructions[static_cast<int>(i)];
+      of.op = program.instructions[i].op;
+      of.group = program.groups.at(static_cast<std::size_t>(program.instructions[i].group)).name;
+      of.time = {Seconds(1 + program.rank), Seconds(program.rank == 1 ? 8 : 3.5)};
+    }
+  }
+  const auto exchanges = exchanges_of(all, step);
+  ASSERT_EQ(exchanges.size(), 1U);
+  EXPECT_EQ(exchanges.begin()->first.ranks, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(exchanges.begin()->second, Seconds(5));
 }
 
 TEST(SpeedWatch, ExchangesBeginWhenAllHaveCome) {
