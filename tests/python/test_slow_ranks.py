@@ -177,6 +177,7 @@ def test_a_link_that_becomes_slow_leads_to_another_order_of_ranks(tessera):
         for rank in ranks:
             rank.communicate(timeout=60)
     assert json.loads((run / "plan.json").read_text())["stages"][0]["ranks"] == [0, 2, 1, 3]
+    assert "tcp-10g:0-1" in [sample["link"] for sample in json.loads((run / "profile.json").read_text())["communication"]]
     losses = [line["loss"] for line in tessera.metrics("run")]
     tessera("train", job, "--plan", plan, "--no-measure", "--set", "name=calm", "--set", f"train.steps={len(losses)}")
     assert losses == pytest.approx([line["loss"] for line in tessera.metrics("calm")], rel=1e-5)
