@@ -6,7 +6,7 @@ Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones
 time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
 
 PaddlePaddle 2.6.2, which has a parameter server where 3.x has none, and FBGEMM come from the package index into .cache on first use (0.6 GB). `service` and `paddle` take turns.
-Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls. Resident bytes of a row are what the server's memory grew by.
+Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls; each round into new servers. Resident bytes of a row are what the server's memory grew by.
 
 `load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
 the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root). With `service` beside it, what a trillion parameters would take follows from both (scale.py).
@@ -123,13 +123,18 @@ def medians(answers):
 
 def in_turns(arguments):
     """Of each side and what it did: the medians of what it told."""
+    starts = {"service": lambda: tessera(arguments.bin, arguments.rows), "paddle": lambda: paddle(arguments.rows, "at-once")}
+    starts = [start for name, start in starts.items() if name in arguments.only]
+    inserts = []
+    for _ in range(arguments.rounds - 1):
+        for start in starts:
+            with start() as program:
+                inserts.append((program.name, program.ask("insert")))
     with contextlib.ExitStack() as stack:
-        programs = []
-        if "service" in arguments.only:
-            programs.append(stack.enter_context(tessera(arguments.bin, arguments.rows)))
-        if "paddle" in arguments.only:
-            programs.append(stack.enter_context(paddle(arguments.rows, "at-once")))
+        programs = [stack.enter_context(start()) for start in starts]
         answers = {program.name: {name: [] for name in ["insert", *TIMED]} for program in programs}
+        for side, answer in inserts:
+            answers[side]["insert"].append(answer)
         for name in ["insert", *TIMED * arguments.rounds]:
             for program in programs:
                 answers[program.name][name].append(program.ask(name))
