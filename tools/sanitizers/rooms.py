@@ -17,7 +17,7 @@ THREADED = {
     "comm": "the engine's thread and those that wait for it; memory that processes share",
     "control": "the thread that watches a search for Ctrl-C and shows how far it is; its tests stop a launcher from another thread",
     "data": "tokenizers that are used by several threads at once, and blocks of the token cache that any of them checks; parts of a click log that are checked side by side",
-    "ps": "servers and clients, each on a thread of its own, that meet in UCX and in the log",
+    "ps": "servers and clients, each on a thread of its own, that meet in the log; merges of rows on disk",
     "search": "the search over blocks, whose threads share a best price",
 }
 
