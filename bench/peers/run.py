@@ -8,7 +8,7 @@ measured time; and two such pipelines (1F1B) with two replicas of each stage, wh
 faster counts. DeepSpeed's ways are ZeRO-1 and ZeRO-2 over Gloo: on CPUs it neither communicates beside computing nor gains from summing gradients where they are kept
 (use_multi_rank_bucket_allreduce), which Gloo does no faster. Before and after the first update its losses must be DDP's, as both train the same model on the same samples; later ones part by
 rounding, in ResNet by per cents. It comes from the package index into .cache on first use (16 MB). "Best" is the fastest of all ways, "mean" that of PyTorch's. A way that
-fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed, without which VGG-16 takes a third longer.
+fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed.
 
 All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
 each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
