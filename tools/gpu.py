@@ -23,7 +23,7 @@ PROGRAMS = {"protoc": "/usr/bin/protoc", "pkg-config": "/usr/bin/pkg-config"}
 # The compiler's own and the C library's stay that machine's; of the rest none is built against.
 THEIRS = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|resolv|util)\.so|ld-linux")
 NOT_CARRIED = re.compile(r"(libc|libc6|linux-libc|libstdc\+\+.*|libgcc.*|libcrypt|libnsl|libtirpc|libopenmpi|libpython.*)-dev$")
-TARGETS = ["tessera_nn_tests", "tessera_comm_tests", "tessera_bench_step", "tessera"]
+TARGETS = ["tessera_nn_tests", "tessera_comm_tests", "tessera_bench_step", "tessera", "tessera-worker"]
 
 
 def output_of(*command):
@@ -125,13 +125,23 @@ def make_environment():
         (ROOT / ".venv" / f".setup-{stage}").write_text(sums)
 
 
+def own_standard_library():
+    """That machine's libstdc++.so.6, which its libtorch uses. A compiler that has an archive of it alone would give the programs a second one, and
+    what one of the two made the other would destroy."""
+    for line in output_of("/sbin/ldconfig", "-p").splitlines():
+        if "libstdc++.so.6 " in line and "x86-64" in line:
+            return line.split("=>")[1].strip()
+    return ""
+
+
 def build():
     make_environment()
     libraries = f"-Wl,-rpath-link,{LIBRARIES} -Wl,--disable-new-dtags -Wl,-rpath,{LIBRARIES}"
     environment = {**os.environ, "PKG_CONFIG": str(CARRIED / "bin" / "pkg-config"), "PKG_CONFIG_SYSROOT_DIR": str(CARRIED),
                    "PKG_CONFIG_LIBDIR": f"{LIBRARIES}/pkgconfig:{CARRIED}/usr/share/pkgconfig:{CARRIED}/usr/lib/pkgconfig"}
     subprocess.run(["cmake", "--preset", "release", f"-DCMAKE_PREFIX_PATH={CARRIED}/usr", f"-DProtobuf_PROTOC_EXECUTABLE={CARRIED}/bin/protoc",
-                    f"-DCMAKE_EXE_LINKER_FLAGS={libraries}", f"-DCMAKE_MODULE_LINKER_FLAGS={libraries}", "-DTESSERA_TORCH_BARE=ON", "-DTESSERA_WERROR=OFF"],
+                    f"-DCMAKE_EXE_LINKER_FLAGS={libraries}", f"-DCMAKE_MODULE_LINKER_FLAGS={libraries}", f"-DCMAKE_CXX_STANDARD_LIBRARIES={own_standard_library()}",
+                    "-DTESSERA_TORCH_BARE=ON", "-DTESSERA_WERROR=OFF"],
                    cwd=ROOT, check=True, env=environment)
     (ROOT / "build" / "release" / ".configured").touch()
     subprocess.run(["./dev", "build", "release", *TARGETS], cwd=ROOT, check=True, env=environment)

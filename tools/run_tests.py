@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "tools" / "sanitizers"), str(ROOT / "bench")]
 import rooms as sanitizer_rooms  # noqa: E402
 from machine import gpu_or_exit  # noqa: E402
 
-GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels"], "tessera_comm_tests": ["Nccl", "Devices"]}
+GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels", "SquaredNorm"], "tessera_comm_tests": ["Nccl", "Devices"]}
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -1,6 +1,6 @@
 """Compares training steps of Llama's 1B and 8B shapes on one GPU with PyTorch's, eager and compiled: tokens/s, MFU, memory, in bf16.
 
-    ./dev bench gpu [--shapes 1b,8b] [--batch 4] [--seq 2048] [--rounds 3] [--steps 5] [--json]
+    ./dev bench gpu [--shapes 1b,8b] [--batch 4] [--seq 2048] [--only WORDS] [--rounds 3] [--steps 5] [--json]
 
 One program at a time has the GPU. A model that does not fit with its optimizer is cut to fewer layers, and the table says to how many.
 MFU counts six FLOPs per parameter and token, but for the embedding, and the causal half of attention, over the device's dense bf16 peak.
@@ -8,6 +8,7 @@ Where there is no GPU it says so and exits with 3.
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -78,8 +79,9 @@ def measure_shape(name, options, gpu, peak):
     tokens = options.batch * options.seq
     layers = layers_that_fit(shape, tokens, gpu["memory"])
     words = ",".join(map(str, (layers, *shape[1:], options.seq)))
-    common = ["--shape", words, "--device", "cuda:0", "--batch", str(options.batch), "--steps", str(options.steps), "--warmup", "3", "--serve"]
-    rows = {side: measure(side, command, options.rounds) for side, command in commands(common).items()}
+    common = ["--shape", words, "--device", "cuda:0", "--batch", str(options.batch), "--steps", str(options.steps), "--warmup", "3",
+              "--threads", str(os.cpu_count()), "--serve"]
+    rows = {side: measure(side, command, options.rounds) for side, command in commands(common).items() if any(word in side for word in options.only)}
     for row in rows.values():
         if "seconds" in row:
             row["tokens_per_s"] = tokens / row["seconds"]
@@ -94,7 +96,7 @@ def show(result):
         cut = "" if part["layers"] == part["of_layers"] else f" of {part['of_layers']}, which do not fit"
         print(f"\nLlama {part['shape']}, {part['layers']} layers{cut}")
         print(f"{'':32}{'tokens/s':>10}{'MFU':>8}{'peak GiB':>10}{'tessera is':>12}")
-        ours = part["rows"]["tessera bf16"].get("tokens_per_s")
+        ours = part["rows"].get("tessera bf16", {}).get("tokens_per_s")
         for name, row in part["rows"].items():
             if "failed" in row:
                 print(f"{name:32}  {row['failed']}")
@@ -107,6 +109,7 @@ def show(result):
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=lambda words: words.split(","), default=list(SHAPES), help=", ".join(SHAPES))
+    parser.add_argument("--only", type=lambda words: words.split(","), default=[""], metavar="WORDS", help="only programs whose names have one of these: tessera,compiled")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seq", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=3)

@@ -63,19 +63,19 @@ double train_step(std::vector<Bucket>& buckets, const nn::Pass& pass, std::int64
   std::vector<nn::Saved> saved(buckets.size());
   nn::Tensors values;
   for (std::size_t b = 0; b < buckets.size(); ++b) values = buckets[b].block->forward(values, saved[b], pass);
-  const double loss = values[0].item<double>() * pass.loss_scale;
+  const at::Tensor loss = values[0];  // read when all is queued
   nn::Tensors grads;
   for (std::size_t b = buckets.size(); b-- > 0;) {
     grads = buckets[b].block->backward_input(grads, saved[b], pass);
     buckets[b].block->backward_weight(saved[b], pass);
   }
-  double squares = 0;
-  for (Bucket& bucket : buckets) squares += nn::squared_norm(bucket.grad);
-  const double clip = std::min(1.0, 1.0 / (std::sqrt(squares) + 1e-6));
+  nn::Tensors bucket_grads;
+  for (const Bucket& bucket : buckets) bucket_grads.push_back(bucket.grad);
+  const double clip = std::min(1.0, 1.0 / (std::sqrt(nn::squared_norm(bucket_grads)) + 1e-6));
   for (Bucket& bucket : buckets) {
     nn::adamw_step(bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.compute, {3e-4, 0.9, 0.95, 1e-8, 0.1, step, clip});
   }
-  return loss;
+  return loss.item<double>() * pass.loss_scale;
 }
 
 struct Timing {

@@ -334,7 +334,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   const bool autograd = !computed_by_nn(block) || option(block, "autograd", 0) != 0;
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t whole = element * rows * hidden;
-  const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));
+  const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab, hidden));
 
   Work work(shard);
   if (option(block, "head_norm", 1) != 0) {
@@ -383,7 +383,8 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   cost.saved_for_weight = Bytes(transforms ? 2 * input : 0);
   if (transforms) cost.backward_workspace += Bytes(cut ? 2 * whole : input);
   if (cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
-  cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));
+  // Each chunk reads the weights twice, and reads and writes their gradient.
+  cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + chunks * vocab * hidden * (2 * element + 2 * kF32));
   cost.backward_traffic = Bytes(4 * whole);
   return cost;
 }
@@ -411,10 +412,10 @@ BlockCost projector_cost(const BlockSpec& block, const BlockShard& shard) {
   return cost;
 }
 
-std::int64_t lm_head_chunk_rows(std::int64_t columns) {
+std::int64_t lm_head_chunk_rows(std::int64_t columns, std::int64_t hidden) {
   constexpr std::int64_t kChunkBytes = 16 << 20;
   constexpr std::int64_t kMinimumRows = 128;
-  return std::max(kMinimumRows, kChunkBytes / (columns * kF32));
+  return std::max({kMinimumRows, hidden / 2, kChunkBytes / (columns * kF32)});
 }
 
 }  // namespace tessera::model

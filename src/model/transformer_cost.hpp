@@ -18,8 +18,9 @@ BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard);
 // A linear map of each position, whole on every rank. Dimensions: seq, in, hidden.
 BlockCost projector_cost(const BlockSpec& block, const BlockShard& shard);
 
-// Logits exist for so many rows at a time: few enough to stay in the caches between the projection, the softmax and the two
-// products that use its gradient. `columns` is this rank's part of the vocabulary.
-std::int64_t lm_head_chunk_rows(std::int64_t columns);
+// Logits exist for so many rows at a time: few enough to stay in a CPU's caches between the projection, the softmax and the two products
+// that use its gradient, but so many that the gradient of the weights, which each chunk reads and writes, moves about as many bytes as
+// the logits do. `columns` is this rank's part of the vocabulary.
+std::int64_t lm_head_chunk_rows(std::int64_t columns, std::int64_t hidden);
 
 }  // namespace tessera::model

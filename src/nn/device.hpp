@@ -8,7 +8,8 @@
 
 namespace tessera::nn {
 
-// How many there are. 0 where this libtorch knows none of the kind.
+// How many there are. 0 where this libtorch knows none of the kind. The first call for "nvidia" loads libtorch's library for CUDA; what
+// asks libtorch for CUDA before that, at::manual_seed too, leaves the process without it.
 int device_count(const std::string& vendor);
 // The one of that index: the CPU for "cpu", whatever the index. Throws not_found, which says what libtorch has, where it is not there.
 at::Device device_of(const std::string& vendor, int index);

@@ -102,7 +102,8 @@ class LmHead final : public Block {
   // When training, logits' gradients go on at once into normed_grad and the projection's gradient.
   kernels::LossSum losses(const at::Tensor& normed, const at::Tensor& targets, at::Tensor& normed_grad, const Pass& pass) {
     const std::int64_t rows = normed.size(0);
-    const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(held_columns_));  // as on all ranks, which exchange by chunks
+    const std::int64_t chunk =
+        std::min(rows, model::lm_head_chunk_rows(held_columns_, hidden_));  // as on all ranks, which exchange by chunks
     const at::TensorOptions f32 = normed.options().dtype(at::kFloat);
     at::Tensor logits_buffer = at::empty({chunk, columns_}, f32);
     const bool rounds = pass.training && normed.scalar_type() != at::kFloat;

@@ -1,6 +1,7 @@
 #include "nn/optimizer.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/stack.h>
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -81,6 +82,17 @@ void for_each_block(std::int64_t count, const Body& body) {
   });
 }
 
+double squared_norm_on_cpu(const at::Tensor& flat) {
+  const std::int64_t count = flat.numel();
+  std::vector<double> sums(static_cast<std::size_t>((count + kBlock - 1) / kBlock), 0.0);
+  for_each_block(count, [&](std::int64_t block, std::int64_t first, std::int64_t length) {
+    sums[static_cast<std::size_t>(block)] = square_sum_range(kernels::data<float>(flat) + first, length);
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
 }  // namespace
 
 void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
@@ -110,16 +122,19 @@ void sgd_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& momentum, 
   });
 }
 
-double squared_norm(const at::Tensor& flat) {
-  if (!kernels::use_cpu_kernels(flat)) return kernels::aten::squared_norm(flat).item<double>();
-  const std::int64_t count = flat.numel();
-  std::vector<double> sums(static_cast<std::size_t>((count + kBlock - 1) / kBlock), 0.0);
-  for_each_block(count, [&](std::int64_t block, std::int64_t first, std::int64_t length) {
-    sums[static_cast<std::size_t>(block)] = square_sum_range(kernels::data<float>(flat) + first, length);
-  });
+double squared_norm(const at::Tensor& flat) { return squared_norm(std::span(&flat, 1)); }
+
+double squared_norm(std::span<const at::Tensor> tensors) {
+  std::vector<at::Tensor> sums;
   double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
+  for (const at::Tensor& flat : tensors) {
+    const kernels::Kernels chosen = kernels::kernels_for(flat);
+    if (chosen == kernels::Kernels::cpu)
+      total += squared_norm_on_cpu(flat);
+    else
+      sums.push_back(chosen == kernels::Kernels::cuda ? kernels::cuda::squared_norm(flat) : kernels::aten::squared_norm(flat));
+  }
+  return sums.empty() ? total : at::stack(sums).sum().item<double>();
 }
 
 }  // namespace tessera::nn

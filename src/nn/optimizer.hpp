@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <span>
 
 namespace tessera::nn {
 
@@ -32,5 +33,7 @@ void sgd_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& momentum, 
 
 // Sum of squares in double, in an order that depends on the length alone. NaN and infinity come through.
 double squared_norm(const at::Tensor& flat);
+// Their sum, in the order of the tensors. All lie on one device, which is waited for once.
+double squared_norm(std::span<const at::Tensor> tensors);
 
 }  // namespace tessera::nn

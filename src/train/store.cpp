@@ -184,20 +184,23 @@ std::vector<Store::Segment> Store::segments(int bucket) const {
 }
 
 double Store::squared_norm() const {
-  double sum = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) sum += squared_norm(static_cast<int>(b));
-  return sum;
+  nn::Tensors counted;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) add_counted_grads(static_cast<int>(b), counted);
+  return nn::squared_norm(counted);
 }
 
 double Store::squared_norm(int bucket) const {
-  if (program_.buckets[bucket].copy > 0) return 0;
-  double sum = 0;
+  nn::Tensors counted;
+  add_counted_grads(bucket, counted);
+  return nn::squared_norm(counted);
+}
+
+void Store::add_counted_grads(int bucket, nn::Tensors& counted) const {
+  if (program_.buckets[bucket].copy > 0) return;
   const BucketState& state = buckets_[bucket];
-  for (const Segment& segment : segments(bucket)) {
-    if (!owns(segment.entry) || spec_of(segment.entry).buffer_momentum > 0) continue;
-    sum += nn::squared_norm(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
-  }
-  return sum;
+  for (const Segment& segment : segments(bucket))
+    if (owns(segment.entry) && spec_of(segment.entry).buffer_momentum == 0)
+      counted.push_back(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
 }
 
 void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step) {

@@ -93,6 +93,8 @@ class Store {
   // False for the copy of a parameter that another stage, or another tensor-parallel rank, owns.
   bool owns(const program::BucketEntry& entry) const;
   std::vector<Segment> segments(int bucket) const;
+  // Those of a bucket whose squares this rank adds to the gradient's norm.
+  void add_counted_grads(int bucket, nn::Tensors& counted) const;
   checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
   void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
                  std::int64_t flat_begin) const;

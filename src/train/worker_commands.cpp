@@ -1,5 +1,6 @@
 #include "train/worker_commands.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/norm.h>
 #include <ATen/ops/sub.h>
@@ -16,6 +17,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "checkpoint/torchvision.hpp"
+#include "cluster/processors.hpp"
 #include "comm/sockets.hpp"
 #include "data/data.hpp"
 #include "model/forms.hpp"
@@ -513,6 +515,17 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
 at::Device device_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank) {
   const plan::RankPlace& place = plan.ranks.at(static_cast<std::size_t>(rank));
   return nn::device_of(cluster.groups.at(static_cast<std::size_t>(place.group)).device.vendor, place.device);
+}
+
+void set_host_threads(const plan::Plan& plan, int rank, at::Device device) {
+  const plan::RankPlace& place = plan.ranks.at(static_cast<std::size_t>(rank));
+  if (device.is_cpu()) {
+    if (std::getenv("OMP_NUM_THREADS") == nullptr && place.threads > 0) at::set_num_threads(place.threads);
+    return;
+  }
+  const auto beside = std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                                    [&](const plan::RankPlace& other) { return other.group == place.group && other.node == place.node; });
+  at::set_num_threads(std::max(1, static_cast<int>(cluster::usable_processors().size()) / static_cast<int>(beside)));
 }
 
 std::filesystem::path checkpoint_of(const std::filesystem::path& path) {

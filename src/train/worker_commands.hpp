@@ -36,6 +36,9 @@ std::filesystem::path checkpoint_of(const std::filesystem::path& path);
 
 // Where a rank of the plan computes. Throws not_found where this host has no such device.
 at::Device device_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank);
+// How many threads of this host a rank that computes there has. A CPU's are the plan's, or OMP_NUM_THREADS; those beside an accelerator
+// share the host's cores.
+void set_host_threads(const plan::Plan& plan, int rank, at::Device device);
 
 // model, device, measure, compare, generate, eval, logits, export, import.
 void add_commands(CLI::App& app);

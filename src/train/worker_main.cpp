@@ -317,10 +317,8 @@ void train_rank(const TrainArguments& arguments) {
     observe::check_run(run, if_exists);
     for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   }
-  const plan::RankPlace& place = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank));
   const at::Device device = train::device_of(plan, cluster, arguments.rank.rank);
-  const int threads = place.threads;
-  if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
+  train::set_host_threads(plan, arguments.rank.rank, device);
   // Servers of the run's own have its secret.
   if (!plan.servers.empty()) ::setenv(kServersSecretVariable, arguments.rank.secret().c_str(), 1);
   const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model), device);

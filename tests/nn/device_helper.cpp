@@ -1,5 +1,6 @@
 #include "nn/device_helper.hpp"
 
+#include <gtest/gtest.h>
 #include <cstdlib>
 
 #include "nn/device.hpp"
@@ -7,6 +8,15 @@
 namespace tessera::nn::test {
 
 using kernels::Kernels;
+namespace {
+
+// Before all tests: what asks libtorch for CUDA before its library is loaded (at::manual_seed does) leaves it without CUDA for good.
+class FindDevice : public ::testing::Environment {
+  void SetUp() override { test_device(); }
+};
+[[maybe_unused]] const ::testing::Environment* const found = ::testing::AddGlobalTestEnvironment(new FindDevice);
+
+}  // namespace
 
 at::Device test_device() {
   const char* const named = std::getenv("TESSERA_TEST_DEVICE");

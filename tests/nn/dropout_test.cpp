@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "nn/dropout.hpp"
 #include "nn/kernels/dropout.hpp"

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <cmath>
 #include <limits>
+#include <vector>
+
+#include "nn/device_helper.hpp"
 
 namespace tessera::nn {
 namespace {
@@ -73,6 +76,16 @@ TEST(SquaredNorm, IsExactEnoughAndRepeatable) {
     const double expected = x.to(at::kDouble).pow(2).sum().item<double>();
     EXPECT_NEAR(squared_norm(x), expected, 1e-12 * expected) << count;
     EXPECT_EQ(squared_norm(x), squared_norm(x));
+  }
+}
+
+TEST(SquaredNorm, OfSeveralTensorsIsTheirSum) {
+  const at::Tensor first = at::randn({9001}), second = at::randn({7});
+  for (const test::Side& side : test::sides()) {
+    const kernels::KernelsScope scope(side.kernels);
+    const std::vector<at::Tensor> both = {first.to(side.device), second.to(side.device)};
+    EXPECT_NEAR(squared_norm(both), squared_norm(both[0]) + squared_norm(both[1]), 1e-12 * 9001) << test::name_of(side.kernels);
+    EXPECT_EQ(squared_norm(std::vector<at::Tensor>()), 0);
   }
 }
 

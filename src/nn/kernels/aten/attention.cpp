@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "nn/kernels/aten/flash_attention.hpp"
 #include "nn/kernels/aten/kernels.hpp"
 
 namespace tessera::nn::kernels::aten {
@@ -19,11 +20,6 @@ namespace {
 
 // Whose scores are held at once: enough for a product to fill a device.
 constexpr std::int64_t kQueries = 256;
-
-struct Heads {
-  at::Tensor queries;       // views [batch, heads, queries, head_dim]
-  at::Tensor keys, values;  // views [batch, kv_heads, keys, head_dim]
-};
 
 // Some consecutive queries, and the keys that they see between them.
 struct Piece {
@@ -208,26 +204,36 @@ void attend_backward(const Scores& scores, const at::Tensor& out_grad, const at:
 
 void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
   const Heads heads = split(qkv, shape);
-  attend(Scores(heads, cross_shape(shape), documents_of(shape, qkv.options())), as_heads(out, shape.batch, shape.heads), lse);
+  const at::Tensor out_heads = as_heads(out, shape.batch, shape.heads);
+  if (flash_attends(heads, cross_shape(shape), shape.segments))
+    return flash_attention(heads, cross_shape(shape), shape.segments, out_heads, lse);
+  attend(Scores(heads, cross_shape(shape), documents_of(shape, qkv.options())), out_heads, lse);
 }
 
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                         at::Tensor& qkv) {
   const Heads heads = split(qkv, shape);
-  attend_backward(Scores(heads, cross_shape(shape), documents_of(shape, qkv.options())), as_heads(out_grad, shape.batch, shape.heads),
-                  as_heads(out, shape.batch, shape.heads), lse, heads);
+  const at::Tensor grad_heads = as_heads(out_grad, shape.batch, shape.heads);
+  const at::Tensor out_heads = as_heads(out, shape.batch, shape.heads);
+  if (flash_attends(heads, cross_shape(shape), shape.segments))
+    return flash_attention_backward(grad_heads, out_heads, lse, cross_shape(shape), shape.segments, heads);
+  attend_backward(Scores(heads, cross_shape(shape), documents_of(shape, qkv.options())), grad_heads, out_heads, lse, heads);
 }
 
 void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out, at::Tensor& lse) {
   const Heads heads = split_across(queries, keys_values, shape);
-  attend(Scores(heads, shape, {}), as_heads(out, shape.batch, shape.heads), lse);
+  const at::Tensor out_heads = as_heads(out, shape.batch, shape.heads);
+  if (flash_attends(heads, shape, {})) return flash_attention(heads, shape, {}, out_heads, lse);
+  attend(Scores(heads, shape, {}), out_heads, lse);
 }
 
 void attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
                                at::Tensor& queries, at::Tensor& keys_values) {
   const Heads heads = split_across(queries, keys_values, shape);
-  attend_backward(Scores(heads, shape, {}), as_heads(out_grad, shape.batch, shape.heads), as_heads(out, shape.batch, shape.heads), lse,
-                  heads);
+  const at::Tensor grad_heads = as_heads(out_grad, shape.batch, shape.heads);
+  const at::Tensor out_heads = as_heads(out, shape.batch, shape.heads);
+  if (flash_attends(heads, shape, {})) return flash_attention_backward(grad_heads, out_heads, lse, shape, {}, heads);
+  attend_backward(Scores(heads, shape, {}), grad_heads, out_heads, lse, heads);
 }
 
 void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys, at::Tensor& values,

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/index_put.h>
 #include <ATen/ops/index_select.h>
 
 #include "nn/kernels/aten/kernels.hpp"
@@ -31,7 +32,9 @@ void lookup(const at::Tensor& table, const at::Tensor& tokens, std::int64_t firs
 void lookup_backward(const at::Tensor& gradient, const at::Tensor& tokens, std::int64_t first_row, const at::Tensor& table_grad) {
   const Places places = places_of(tokens, first_row, table_grad.size(0));
   const at::Tensor rows = gradient.to(at::kFloat).masked_fill(places.outside, 0);
-  // ATen adds to rows at given places in any order, but for this operator.
+  // On a GPU ATen sorts the places first.
+  if (table_grad.is_cuda()) return void(at::Tensor(table_grad).index_put_({places.rows}, rows, /*accumulate=*/true));
+  // Elsewhere it adds to rows at given places in any order, but for this operator.
   table_grad.add_(at::embedding_dense_backward(rows, places.rows, table_grad.size(0), -1, false));
 }
 

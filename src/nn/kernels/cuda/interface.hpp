@@ -2,7 +2,8 @@
 //
 // Pointers are device memory of the current device, matrices are row-major and contiguous unless a stride is named. Work is queued on
 // `stream`, a cudaStream_t (null: the default stream), and no function waits for it. Each returns null, or the text of CUDA's error when
-// the launch failed. Nothing is allocated; sums have an order that depends on the shapes alone. All arithmetic is in f32.
+// the launch failed. Nothing is allocated; sums have an order that depends on the shapes alone. Arithmetic is in f32, but where it
+// says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,10 @@ struct TesseraAdamwTensor {
 // master = decay * master - step_size * exp_avg / (sqrt(exp_avg_sq) * correction + epsilon).
 const char* tessera_cuda_adamw(const struct TesseraAdamwTensor* tensors, std::int64_t tensor_count, float grad_scale, float first_share,
                                float beta2, float second_share, float step_size, float correction, float epsilon, void* stream);
+
+// *total = the sum of the squares of x [count], added up in f64. partial: [TESSERA_SQUARE_SUM_PARTS], overwritten.
+enum { TESSERA_SQUARE_SUM_PARTS = 1024 };
+const char* tessera_cuda_square_sum(const float* x, std::int64_t count, double* partial, double* total, void* stream);
 
 // RMSNorm of x [rows, width]: rstd [rows] = 1 / sqrt(mean(x^2) + epsilon), y = x * rstd * weight. Where `sum` [rows, width] is not null,
 // it becomes sum + x, and that is what is normalized.

@@ -111,4 +111,11 @@ void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
        f.epsilon);
 }
 
+at::Tensor squared_norm(const at::Tensor& flat) {
+  const at::TensorOptions f64 = flat.options().dtype(at::kDouble);
+  const at::Tensor partial = at::empty({TESSERA_SQUARE_SUM_PARTS}, f64), total = at::empty({}, f64);
+  call(flat, library()->square_sum, data<float>(flat), flat.numel(), data<double>(partial), data<double>(total));
+  return total;
+}
+
 }  // namespace tessera::nn::kernels::cuda

@@ -26,5 +26,6 @@ void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& ta
 
 void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
                 const AdamW& options);
+at::Tensor squared_norm(const at::Tensor& flat);  // f64 []
 
 }  // namespace tessera::nn::kernels::cuda

@@ -30,6 +30,7 @@ std::optional<Library> load() {
                 "TESSERA_KERNELS=aten does without them");
   Library found;
   find(library, file, "tessera_cuda_adamw", found.adamw);
+  find(library, file, "tessera_cuda_square_sum", found.square_sum);
   find(library, file, "tessera_cuda_rms_norm", found.rms_norm);
   find(library, file, "tessera_cuda_rms_norm_again", found.rms_norm_again);
   find(library, file, "tessera_cuda_rms_norm_backward", found.rms_norm_backward);

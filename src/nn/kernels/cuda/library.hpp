@@ -7,6 +7,7 @@ namespace tessera::nn::kernels::cuda {
 
 struct Library {
   decltype(&tessera_cuda_adamw) adamw;
+  decltype(&tessera_cuda_square_sum) square_sum;
   decltype(&tessera_cuda_rms_norm) rms_norm;
   decltype(&tessera_cuda_rms_norm_again) rms_norm_again;
   decltype(&tessera_cuda_rms_norm_backward) rms_norm_backward;

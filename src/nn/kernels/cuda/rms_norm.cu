@@ -85,12 +85,20 @@ __global__ void backward(const T* dy, const T* x, const T* weight, const float* 
   }
 }
 
-// A thread has one column.
+// A block has one column for each thread of a warp, and its warps share the slabs.
 __global__ void add_slabs(const float* partial, std::int64_t slabs, float* total, std::int64_t width) {
-  const std::int64_t column = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
-  if (column >= width) return;
+  constexpr int kWarps = kThreads / kWarp;
+  __shared__ float of_warps[kWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t column = blockIdx.x * static_cast<std::int64_t>(kWarp) + lane;
   float sum = 0;
-  for (std::int64_t slab = 0; slab < slabs; ++slab) sum += partial[slab * width + column];
+  if (column < width)
+    for (std::int64_t slab = warp; slab < slabs; slab += kWarps) sum += partial[slab * width + column];
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= width) return;
+  sum = 0;
+  for (int i = 0; i < kWarps; ++i) sum += of_warps[i][lane];
   total[column] = sum;
 }
 
@@ -133,5 +141,5 @@ extern "C" const char* tessera_cuda_rms_norm_backward(TesseraElement type, const
                   static_cast<const T*>(weight), rstd, static_cast<const T*>(residual), static_cast<T*>(dx), partial, rows, width);
   });
   if (error != nullptr) return error;
-  return launch(add_slabs, blocks_for(width), kThreads, stream, partial, slabs, weight_grad, width);
+  return launch(add_slabs, (width + kWarp - 1) / kWarp, kThreads, stream, partial, slabs, weight_grad, width);
 }
