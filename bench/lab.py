@@ -118,10 +118,13 @@ class Failed(SystemExit):
     """What a program on the hosts said as it failed. Where nobody takes it, this program ends with those words."""
 
 
+ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}  # as nn/memory.cpp has it
+
+
 def python_on_hosts(lab, words, log, environment=None):
-    """Runs a program of PyTorch's with one rank on each host of the lab, one thread each: what rank 0 prints. Raises Failed."""
+    """Runs a program of PyTorch's with one rank on each host of the lab, one thread and Tessera's allocator each: what rank 0 prints. Raises Failed."""
     log = open(log, "w+")
-    extra = {**(environment or {}), "WORLD_SIZE": str(lab.hosts), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
+    extra = {**ALLOCATOR, **(environment or {}), "WORLD_SIZE": str(lab.hosts), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
     ranks = [lab.popen(rank, [sys.executable, *map(str, words)], {**extra, "RANK": str(rank)}, stdout=subprocess.PIPE if rank == 0 else log, stderr=log, text=True)
              for rank in range(lab.hosts)]
     output = ranks[0].communicate()[0]

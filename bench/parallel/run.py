@@ -4,7 +4,8 @@
 
 Both start from the same weights (a Hugging Face folder) and see the same batches, in fp32, with AdamW and gradients clipped at a norm of 1; pipelines have the same
 stages. The two take turns, the one that begins changing with each round; medians over the steps of all rounds, without each run's first two. A difference
-of a loss above 1e-4 fails the run. PyTorch's context_parallel() finds no attention for CPUs; its ring attention is given that kernel here. Needs root (tools/netlab).
+of a loss above 1e-4 fails the run. PyTorch's context_parallel() finds no attention for CPUs; its ring attention is given that kernel here, and its programs Tessera's
+allocator, jemalloc. Needs root (tools/netlab).
 """
 import argparse
 import importlib.metadata

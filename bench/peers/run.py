@@ -45,7 +45,6 @@ PYTORCH = {"ddp": {"": {"way": "ddp"}}, "fsdp2": {"": {"way": "fsdp2"}},
               for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
 DEEPSPEED = {f"zero-{stage}": {"": {"way": f"zero-{stage}", "stage": stage}} for stage in (1, 2)}
 DEEPSPEED_VERSION = "0.19.8"
-ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}  # as nn/memory.cpp has it
 WAYS = {**PYTORCH, **DEEPSPEED}
 IMAGES = {"batch": 32, "classes": 1000, "shape": [3, 64, 64]}
 MODELS = {"vgg16": IMAGES, "resnet50": IMAGES, "bert": {"batch": 16, "classes": 30522, "shape": [128]}}
@@ -101,7 +100,7 @@ class Bench:
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
         path.write_text(json.dumps({**spec, **MODELS[model], "model": model, "steps": self.steps}))
-        environment = ALLOCATOR | ({"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {})
+        environment = {"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {}
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
             # DeepSpeed logs to stdout, before the result.
             return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", environment).splitlines()[-1])

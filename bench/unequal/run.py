@@ -3,7 +3,7 @@
     python bench/unequal/run.py [--bin build/release/bin] [--cpu 0.75,0.5,0.25,0.5] [--gbit 10] [--rounds 1] [--steps 10] [--seconds 60] [--json]
 
 One Llama in fp32 with AdamW, one thread a host. Each host trains alone first, one after the other and then all at once, as emulated hosts share the cores of this
-machine: the sum of their rates is what they could reach together if exchanges cost nothing. Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP, in turns. Last, one of the two
+machine: the sum of their rates is what they could reach together if exchanges cost nothing. Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP with Tessera's allocator, in turns. Last, one of the two
 hosts of medium speed is slowed to half in mid-run: how many steps it takes until the ranks go on under another plan, and their rate then beside that of a run that was
 planned for the slow host from the start. Medians over the steps, without each run's first two. Needs root (tools/netlab).
 """

@@ -10,8 +10,6 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.hpp"
-
 namespace tessera::nn::kernels::aten {
 namespace {
 
