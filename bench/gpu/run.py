@@ -118,6 +118,8 @@ def main():
     options = parser.parse_args()
     if unknown := set(options.shapes) - set(SHAPES):
         parser.error(f"no shape is called {', '.join(unknown)}: {', '.join(SHAPES)}")
+    if unknown := [word for word in options.only if not any(word in side for side in commands([]))]:
+        parser.error(f"no program is called {', '.join(unknown)}: {', '.join(commands([]))}")
     gpu = gpu_or_exit()
     peak = peak_flops()
     result = {"gpu": gpu, "peak_bf16": peak, "batch": options.batch, "seq": options.seq, "steps": options.rounds * options.steps,

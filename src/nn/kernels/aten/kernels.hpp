@@ -13,7 +13,7 @@
 
 namespace tessera::nn::kernels::aten {
 
-// Where c is f32, a product of bf16 is rounded to bf16 on its way.
+// Where c is f32, a product of bf16 is rounded to bf16 on its way, but on a GPU.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate);
 
 void bias_backward(const at::Tensor& dy, const at::Tensor& bias_grad);
