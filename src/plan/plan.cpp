@@ -56,7 +56,8 @@ std::string Plan::micro_batch_text() const {
 }
 
 std::string Plan::schedule_text() const {
-  return text(name_of(schedule), delayed_exchange ? ", gradient exchange delayed" : "", staleness > 0 ? ", gradients a step stale" : "");
+  return text(name_of(schedule), order.empty() ? "" : " in an order of its own", delayed_exchange ? ", gradient exchange delayed" : "",
+              staleness > 0 ? ", gradients a step stale" : "");
 }
 
 std::string Plan::servers_text() const {

@@ -26,7 +26,8 @@ bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op
 bool is_of_rows(Op op) { return op == Op::pull_rows || op == Op::push_rows; }
 
 bool Program::crosses_steps() const {
-  return std::any_of(instructions.begin(), instructions.end(), [](const Instruction& each) { return !each.after_previous.empty(); });
+  return delayed ||
+         std::any_of(instructions.begin(), instructions.end(), [](const Instruction& each) { return !each.after_previous.empty(); });
 }
 
 const plan::Strategy& Program::strategy_of(int block) const {

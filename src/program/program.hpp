@@ -172,7 +172,7 @@ struct Program {
   bool stale = false;
   // Whether pull_rows is for the step after its own (Plan::rows_ahead).
   bool rows_ahead = false;
-  // Whether one step waits for instructions of the one before it.
+  // Whether one step waits for instructions of the one before it, or begins on some ranks while others are still at the one before.
   bool crosses_steps() const;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;

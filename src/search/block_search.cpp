@@ -307,13 +307,18 @@ class Search {
   // Of a uniform space: the best of each family, as far as they may be wanted.
   void refine() {
     sort_found();
-    std::set<std::size_t> taken;
-    std::erase_if(found_, [&](const Found& found) { return !taken.insert(found.outer->family).second; });
+    // Of each family the best with one stage and with two a rank: what makes them faster is not the same.
+    std::set<std::pair<std::size_t, int>> taken;
+    std::erase_if(found_, [&](const Found& found) { return !taken.insert({found.outer->family, found.outer->chunks}).second; });
     found_.resize(std::min(found_.size(), 2 * static_cast<std::size_t>(problem_.top + 1)));
     in_parallel(found_.size(), [&](OuterSolver& solver, std::size_t i) {
       solver.effort() = {};
       if (!out_of_time()) found_[i] = solver.refined(std::move(found_[i]));
+      if (!out_of_time()) found_[i] = solver.tuned(std::move(found_[i]));
     });
+    sort_found();
+    std::set<std::size_t> families;
+    std::erase_if(found_, [&](const Found& found) { return !families.insert(found.outer->family).second; });
   }
 
   void sort_found() {

@@ -72,6 +72,8 @@ struct BlockSpace {
   // simulated where exchanges are played through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may
   // leave the domain of the inside link; groups side by side hold replicas of the whole model.
   bool uniform = false;
+  // Of a uniform space: pipelines may also run their passes in orders made for their stages' times (plan::tuned_orders).
+  bool own_orders = false;
   double memory = 1;  // share of what devices have for a plan
 };
 
@@ -81,6 +83,7 @@ struct BlockProblem {
   model::Precision precision = model::Precision::bf16;
   std::int64_t global_batch = 1;  // samples
   bool rows_ahead = false;        // of all plans: plan::Plan's
+  bool delayed_exchange = false;  // likewise; in a uniform space alone
   BlockSpace space = {};
   double tolerance = 0;  // no plan of the space is faster than the answer by more than this part; 0: the optimum
   // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer

@@ -92,7 +92,10 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.offload = false;
   if (!job.parallel.sequence_parallel) out.sequence_parallel = SequenceParallel::never;
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
-  if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1};
+  if (job.parallel.schedule.empty()) {
+    out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1, plan::Schedule::zb_v};
+    out.own_orders = true;
+  }
   // Ranks are as many as the cluster's choice says, and otherwise as many as pay.
   const bool counted = job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
   out.idle_nodes = !counted;

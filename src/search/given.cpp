@@ -203,7 +203,7 @@ class Check {
     if (several && parallel_.pp == 1) refuse(text("schedule ", parallel_.schedule, " runs a pipeline, and pp is 1"), "pp 2 or more", {});
     check_chunks(schedule);
     if (parallel_.pp < 2 || parallel_.micro_batches == 0) return;
-    const std::int64_t least = cost::least_micro_batches(schedule, parallel_.pp);
+    const std::int64_t least = kind_.uniform ? 1 : cost::least_micro_batches(schedule, parallel_.pp);
     if (parallel_.micro_batches < least)
       refuse(text("schedule ", parallel_.schedule, " over ", parallel_.pp, " stages has work enough from ", least,
                   " micro-batches on, and there are ", parallel_.micro_batches),

@@ -188,7 +188,7 @@ class Choices {
       for (const plan::Schedule schedule : problem_.space.schedules) {
         if (cost::several_stages_a_rank(schedule))
           list_chunks({cuts, micro_batches, schedule});
-        else if (stages > 1 ? micro_batches >= cost::least_micro_batches(schedule, stages) : schedule == whole_schedule())
+        else if (stages > 1 ? fills(schedule, micro_batches, stages) : schedule == whole_schedule())
           list({cuts, micro_batches, schedule});
       }
       return;
@@ -213,11 +213,16 @@ class Choices {
     return found != schedules.end() ? *found : schedules.front();
   }
 
+  // Whether a pipeline has so many micro-batches that the closed form holds. The simulator prices any number.
+  bool fills(plan::Schedule schedule, std::int64_t micro_batches, int ranks) const {
+    return problem_.space.uniform || micro_batches >= cost::least_micro_batches(schedule, ranks);
+  }
+
   // How many stages each rank of a pipeline on one team may have.
   void list_chunks(Outer outer) {
     const int ranks = outer.stages();
     const bool interleaved = outer.schedule == plan::Schedule::interleaved;
-    if (outer.groups.size() > 1 || ranks == 1 || outer.micro_batches < cost::least_micro_batches(outer.schedule, ranks)) return;
+    if (outer.groups.size() > 1 || ranks == 1 || !fills(outer.schedule, outer.micro_batches, ranks)) return;
     if (interleaved && outer.micro_batches % ranks != 0) return;
     const int given = problem_.space.given.chunks;
     const int fewest = interleaved && given > 0 ? given : 2;
@@ -376,6 +381,7 @@ plan::Plan frame_of(const BlockProblem& problem, std::int64_t micro_batches, pla
   plan.precision = problem.precision;
   plan.global_batch = problem.global_batch;
   plan.rows_ahead = problem.rows_ahead;
+  plan.delayed_exchange = problem.delayed_exchange;
   plan.micro_batches = micro_batches;
   plan.schedule = schedule;
   return plan;

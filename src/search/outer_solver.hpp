@@ -83,6 +83,8 @@ class OuterSolver {
   std::optional<Found> simulate(const Outer& outer, double incumbent);
   // The cut that is best by the closed form need not be the fastest: moves the ends of stages by a block as long as that is faster.
   Found refined(Found found);
+  // The same with passes in an order made for the stages' times, where the space has such orders and that is faster.
+  Found tuned(Found found);
 
  private:
   // By pipeline rank: the fronts of its kind, and what it stands on.

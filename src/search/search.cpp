@@ -57,7 +57,7 @@ std::string family_of(const plan::Plan& plan) {
     for (const plan::StrategyRun& run : stage.runs) most_tensor = std::max(most_tensor, run.strategy.tp);
   std::string out;
   for (const auto& [name, degree] :
-       {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", static_cast<int>(plan.stages.size())}})
+       {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", pipeline_of(plan).size}})
     if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
   if (most_tensor > strategy.tp) out += text(" with tp", most_tensor, " of some blocks");
   const bool mixed =
@@ -224,6 +224,7 @@ class PlanSearch {
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
             .rows_ahead = job.parameter_servers.allows_rows_ahead(),
+            .delayed_exchange = space.uniform && may_delay(),
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
@@ -276,13 +277,18 @@ class PlanSearch {
 
   plan::Plan delayed_if_faster(plan::Plan plan) {
     if (!may_delay()) return plan;
+    const auto predicted = [&](const plan::Plan& of) { return space_.uniform ? sim::predict(of, cost_model_) : predict(of, cost_model_); };
+    if (plan.delayed_exchange) {
+      plan.delayed_exchange = false;
+      plan.predicted = predicted(plan);
+    }
     std::optional<plan::Plan> best;
     for (const double early : kEarly) {
       plan::Plan delayed = plan;
       delayed.delayed_exchange = true;
       delayed.exchanged_early = early;
       delayed.staleness = job_.parallel.staleness;
-      delayed.predicted = space_.uniform ? sim::predict(delayed, cost_model_) : predict(delayed, cost_model_);
+      delayed.predicted = predicted(delayed);
       if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kEqual)) best = std::move(delayed);
     }
     return job_.parallel.delayed_exchange || best->predicted->step.value < plan.predicted->step.value * (1 - kWorth) ? *best : plan;

@@ -19,11 +19,18 @@ std::int64_t count_of(const model::TensorSpec& tensor) {
   return std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+// Maps [samples, channels, height, width] are held channels last, and travel so: anything else would copy them on both sides.
+constexpr std::size_t kDimsOfMap = 3;  // of a sample
+
+at::Tensor as_held(const at::Tensor& tensor) {
+  return tensor.dim() == static_cast<std::int64_t>(kDimsOfMap) + 1 ? tensor.permute({0, 2, 3, 1}).contiguous() : tensor.contiguous();
+}
+
 // [samples, ...] each: sample by sample one tensor after the other.
 at::Tensor side_by_side(const nn::Tensors& tensors) {
-  if (tensors.size() == 1) return tensors.front().contiguous().view(-1);
+  if (tensors.size() == 1) return as_held(tensors.front()).view(-1);
   std::vector<at::Tensor> rows;
-  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.flatten(1));
+  for (const at::Tensor& tensor : tensors) rows.push_back(as_held(tensor).flatten(1));
   return at::cat(rows, 1).view(-1);
 }
 
@@ -41,9 +48,13 @@ nn::Tensors taken_apart(const at::Tensor& flat, std::int64_t samples, const std:
   nn::Tensors out;
   std::int64_t begin = 0;
   for (const model::TensorSpec& spec : specs) {
+    const at::Tensor own = rows.narrow(1, begin, count_of(spec)).contiguous();
     std::vector<std::int64_t> shape = {samples};
     shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
-    out.push_back(rows.narrow(1, begin, count_of(spec)).contiguous().view(shape));
+    if (spec.shape.size() == kDimsOfMap)
+      out.push_back(own.view({samples, shape[2], shape[3], shape[1]}).permute({0, 3, 1, 2}));
+    else
+      out.push_back(own.view(shape));
     begin += count_of(spec);
   }
   return out;

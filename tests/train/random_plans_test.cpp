@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "cluster/cluster.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/schedule/tuned_orders.hpp"
 #include "plan/tensor_cut.hpp"
 #include "train/job_helper.hpp"
 #include "train/skip_model_helper.hpp"
@@ -98,10 +99,23 @@ class Draw {
     for (plan::Stage& stage : out.stages)
       for (const plan::Stage& other : out.stages)
         if (stage.ranks == other.ranks) stage.shares = other.shares;
+    if (places > 1 && one_in(3)) out.order = own_order(out);
     return out;
   }
 
  private:
+  // Made for times at random.
+  plan::Orders own_order(const plan::Plan& of) {
+    plan::TimedPipeline pipeline{
+        .placement = of.schedule, .pipeline = pipeline_of(of), .micro_batches = static_cast<int>(of.micro_batches)};
+    plan::Orders first;
+    const auto any = [&] { return Seconds(1 + below(9)); };
+    for (std::size_t s = 0; s < of.stages.size(); ++s) pipeline.stages.push_back({any(), any(), any(), any() * 0.1});
+    pipeline.between.assign(static_cast<std::size_t>(pipeline.pipeline.size), Seconds(0));
+    for (int rank = 0; rank < pipeline.pipeline.size; ++rank) first.push_back(order_of(of, rank));
+    return tuned_orders(pipeline, first, 100'000);
+  }
+
   // Blocks alike, each with what may be its own, or each with a cut of its own.
   void cut(plan::Stage& stage, const model::ModelSpec& model) {
     const Strategy common = strategy(stage.width(), model);
