@@ -134,7 +134,7 @@ class Bench:
         for (way, _), of in results.items():
             rates[way] = max(rate(of), rates.get(way, 0))
         chosen = json.loads(plan.read_text())
-        words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}"
+        words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}" + (", own order" if "order" in chosen else "")
         measured = median_of(traces)
         peers, pytorchs = ([rates[way] for way in kind if way in rates] for kind in (WAYS, PYTORCH))
         return {"gbit": gbit, "model": model, "rates": rates, "losses": {way: of[-1] for (way, _), of in losses.items()},

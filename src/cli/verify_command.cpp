@@ -58,6 +58,8 @@ plan::Plan one_device(const plan::Plan& plan, const model::JobSpec& job) {
   single.predicted.reset();
   single.ranks = {plan.ranks.front()};
   single.micro_batches = 1;
+  single.schedule = plan::Schedule::one_f_one_b;
+  single.order.clear();
   if (!plan.servers.empty()) single.servers = {{.rank = 0, .threads = 1}};
   single.delayed_exchange = plan.staleness > 0;  // which changes what is computed
   if (single.lengths) single.lengths->groups = {{}};

@@ -1,5 +1,6 @@
 #include "plan/plan.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -56,7 +57,12 @@ std::string Plan::micro_batch_text() const {
 }
 
 std::string Plan::schedule_text() const {
-  return text(name_of(schedule), order.empty() ? "" : " in an order of its own", delayed_exchange ? ", gradient exchange delayed" : "",
+  // Without replicas there is nothing to exchange, and no rank waits for the others between two steps.
+  const bool exchanged = std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.width() > 1; });
+  return text(name_of(schedule), order.empty() ? "" : " in an order of its own",
+              !delayed_exchange ? ""
+              : exchanged       ? ", gradient exchange delayed"
+                                : ", steps overlap",
               staleness > 0 ? ", gradients a step stale" : "");
 }
 

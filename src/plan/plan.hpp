@@ -174,7 +174,7 @@ struct Plan {
   std::int64_t micro_batch_size_at(const Stage& stage, int index) const;
   // Those of the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
-  std::string schedule_text() const;  // "1f1b", "1f1b, gradient exchange delayed"
+  std::string schedule_text() const;  // "1f1b, gradient exchange delayed", "zb-v in an order of its own, steps overlap"
   std::string servers_text() const;   // of its parameter servers: "1 thread with rank 0, 2 threads with rank 3"
   std::string threads_text() const;   // of a CPU worker, over all: "4 threads", "8 or 4 threads"
   // How many of a micro-batch's `items` belong to the first `ranks` ranks of a stage; every sample has the same number of items. A stage

@@ -25,6 +25,8 @@ constexpr std::size_t kBounds = 64 * kBatch;
 // Outer choices whose options are listed together, between two looks at the clock: at first few, as the first plan rules out most.
 constexpr std::size_t kPreparedFirst = 8;
 constexpr std::size_t kPrepared = 64;
+// In a uniform space, plans that may yet become the fastest: their steps are longer than the shortest by this factor at most.
+constexpr double kNear = 1.3;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
@@ -307,10 +309,15 @@ class Search {
   // Of a uniform space: the best of each family, as far as they may be wanted.
   void refine() {
     sort_found();
-    // Of each family the best with one stage and with two a rank: what makes them faster is not the same.
-    std::set<std::pair<std::size_t, int>> taken;
-    std::erase_if(found_, [&](const Found& found) { return !taken.insert({found.outer->family, found.outer->chunks}).second; });
-    found_.resize(std::min(found_.size(), 2 * static_cast<std::size_t>(problem_.top + 1)));
+    // Of each family the best with one stage and with two a rank, and near the best of all also those with other micro-batches: what makes
+    // them faster is not the same.
+    std::set<std::tuple<std::size_t, int, std::int64_t>> taken;
+    const double near = found_.empty() ? 0 : kNear * found_.front().step;
+    std::erase_if(found_, [&](const Found& found) {
+      const auto& [family, chunks] = std::pair(found.outer->family, found.outer->chunks);
+      return !taken.insert({family, chunks, found.step < near ? found.outer->micro_batches : 0}).second;
+    });
+    found_.resize(std::min(found_.size(), 3 * static_cast<std::size_t>(problem_.top + 1)));
     in_parallel(found_.size(), [&](OuterSolver& solver, std::size_t i) {
       solver.effort() = {};
       if (!out_of_time()) found_[i] = solver.refined(std::move(found_[i]));

@@ -83,7 +83,7 @@ struct BlockProblem {
   model::Precision precision = model::Precision::bf16;
   std::int64_t global_batch = 1;  // samples
   bool rows_ahead = false;        // of all plans: plan::Plan's
-  bool delayed_exchange = false;  // likewise; in a uniform space alone
+  bool delayed_exchange = false;  // likewise, of the best plans of a uniform space, which are priced so before one is chosen
   BlockSpace space = {};
   double tolerance = 0;  // no plan of the space is faster than the answer by more than this part; 0: the optimum
   // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer

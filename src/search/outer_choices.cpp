@@ -381,7 +381,6 @@ plan::Plan frame_of(const BlockProblem& problem, std::int64_t micro_batches, pla
   plan.precision = problem.precision;
   plan.global_batch = problem.global_batch;
   plan.rows_ahead = problem.rows_ahead;
-  plan.delayed_exchange = problem.delayed_exchange;
   plan.micro_batches = micro_batches;
   plan.schedule = schedule;
   return plan;

@@ -103,7 +103,7 @@ class OuterSolver {
   // The same bound with the blocks cut so.
   double least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts);
   // Nothing where a stage does not fit its memory; so the next.
-  std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
+  std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts, bool delayed);
   std::optional<plan::Plan> plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
 
   // Of the groups of an outer choice.

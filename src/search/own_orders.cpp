@@ -11,10 +11,26 @@
 namespace tessera::search {
 namespace {
 
-// Passes that tuning may look at, each time; some ten milliseconds.
-constexpr std::int64_t kEffort = 2'000'000;
+// Passes that tuning may look at each time, which takes some ten milliseconds, and how many may be simulated of all plans that are tried.
+constexpr std::int64_t kEffort = 4'000'000, kSimulated = 100'000;
 // A plan with an order of its own that is not shorter by this part is not worth it.
 constexpr double kWorth = 0.01;
+
+// The stage that ends before the block.
+std::size_t stage_before(const plan::Plan& plan, int block) {
+  std::size_t stage = 0;
+  while (plan.stages[stage].last_block() != block) ++stage;
+  return stage;
+}
+
+Seconds plan::StageTimes::*time_of(program::Op pass) {
+  switch (pass) {
+    case program::Op::forward: return &plan::StageTimes::forward;
+    case program::Op::backward_input: return &plan::StageTimes::backward_input;
+    case program::Op::backward_weight: return &plan::StageTimes::backward_weight;
+    default: return nullptr;
+  }
+}
 
 // How long passes take where the plan runs as its schedule says, with what they lose to communication beside them. Of ranks that differ,
 // the slowest counts.
@@ -33,29 +49,18 @@ plan::TimedPipeline timed(const plan::Plan& plan, cost::CostModel& cost_model, d
       if (span.rank != program.rank) continue;
       const program::Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
       const Seconds seconds = span.end - span.begin;
-      if (instruction.op == program::Op::optimizer_step) between += seconds;
-      if (instruction.first_block < 0) continue;
-      const int chunk = program.chunk_of(std::min(instruction.first_block, plan.stages.back().last_block() - 1));
       const Seconds each = seconds * (1.0 / static_cast<double>(plan.micro_batches));
-      if (instruction.op == program::Op::send_activation) {
-        // Named after the stage that receives it.
-        for (std::size_t s = 0; s + 1 < plan.stages.size(); ++s)
-          if (plan.stages[s].last_block() == instruction.first_block) stages[s].message += each;
-        continue;
-      }
-      if (chunk < 0) continue;
-      plan::StageTimes& times = stages[static_cast<std::size_t>(program.chunks[static_cast<std::size_t>(chunk)].stage)];
-      if (instruction.op == program::Op::forward) times.forward += each;
-      if (instruction.op == program::Op::backward_input) times.backward_input += each;
-      if (instruction.op == program::Op::backward_weight) times.backward_weight += each;
+      if (instruction.op == program::Op::optimizer_step) between += seconds;
+      if (instruction.op == program::Op::send_activation) stages[stage_before(plan, instruction.first_block)].message += each;
+      Seconds plan::StageTimes::*const time = time_of(instruction.op);
+      if (time == nullptr) continue;
+      const program::Chunk& chunk = program.chunks[static_cast<std::size_t>(program.chunk_of(instruction.first_block))];
+      stages[static_cast<std::size_t>(chunk.stage)].*time += each;
     }
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      plan::StageTimes& most = out.stages[s];
-      most.forward = std::max(most.forward, stages[s].forward);
-      most.backward_input = std::max(most.backward_input, stages[s].backward_input);
-      most.backward_weight = std::max(most.backward_weight, stages[s].backward_weight);
-      most.message = std::max(most.message, stages[s].message);
-    }
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      for (Seconds plan::StageTimes::*time :
+           {&plan::StageTimes::forward, &plan::StageTimes::backward_input, &plan::StageTimes::backward_weight, &plan::StageTimes::message})
+        out.stages[s].*time = std::max(out.stages[s].*time, stages[s].*time);
     Seconds& most = out.between[static_cast<std::size_t>(program.stage)];
     most = std::max(most, between);
   }
@@ -71,6 +76,14 @@ plan::TimedPipeline timed(const plan::Plan& plan, cost::CostModel& cost_model, d
   return out;
 }
 
+// An order is made for the room that one cut of the blocks leaves; another may leave less.
+bool fits(const plan::Plan& plan, const cluster::ClusterSpec& cluster, double memory) {
+  const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
+  for (std::size_t rank = 0; rank < limits.size(); ++rank)
+    if (static_cast<double>(plan.predicted->memory[rank].value) > memory * static_cast<double>(limits[rank].value)) return false;
+  return true;
+}
+
 }  // namespace
 
 Found OuterSolver::tuned(Found found) {
@@ -83,11 +96,13 @@ Found OuterSolver::tuned(Found found) {
   const Stages stages = stages_of(outer);
   const Placement placement{outer.stages(), outer.chunks, plan.schedule};
   start(outer, true);
+  std::int64_t simulated = 0;
   const auto try_order = [&](plan::Plan with, const std::vector<int>& cuts) {
+    simulated += static_cast<std::int64_t>(with.stages.size()) * with.micro_batches * 3;
     Found other{&outer, kNever, std::move(with), cuts};
     other.plan.predicted = sim::predict(other.plan, cost_model_);
     other.step = other.plan.predicted->step.value;
-    if (other.step >= best.step * (1 - kEqual)) return false;
+    if (other.step >= best.step * (1 - kEqual) || !fits(other.plan, problem_.cluster, problem_.space.memory)) return false;
     best = std::move(other);
     return true;
   };
@@ -105,10 +120,12 @@ Found OuterSolver::tuned(Found found) {
       moved = false;
       for (int rank = 0; rank < placement.ranks; ++rank)
         for (const std::vector<int>& cuts : moves_from(best.cuts, placement, rank)) {
+          if (simulated > kSimulated) break;
           std::optional<plan::Plan> other = plan_of(outer, stages, cuts);
           if (!other) continue;
           other->schedule = plan.schedule;
           other->order = plan.order;
+          other->delayed_exchange = plan.delayed_exchange;
           moved |= try_order(std::move(*other), cuts);
         }
     }

@@ -48,7 +48,7 @@ std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent)
     for (const std::vector<int>& cuts : ways) {
       if (least_step(outer, stages, cuts) > std::min(incumbent, best ? best->step : kNever) * (1 + kEqual)) continue;
       effort_.watch();
-      std::optional<Found> found = simulated(outer, stages, cuts);
+      std::optional<Found> found = simulated(outer, stages, cuts, false);
       if (found && (!best || found->better_than(*best))) best = std::move(found);
     }
   } catch (const Effort::OutOfEffort&) {
@@ -62,6 +62,8 @@ Found OuterSolver::refined(Found found) {
   const Outer& outer = *found.outer;
   const Stages stages = stages_of(outer);
   start(outer, true);
+  if (problem_.delayed_exchange)
+    if (std::optional<Found> delayed = simulated(outer, stages, found.cuts, true)) found = std::move(*delayed);
   for (bool improved = outer.stages() > 1; improved;) {
     improved = false;
     for (std::size_t s = 1; s + 1 < found.cuts.size(); ++s)
@@ -69,7 +71,7 @@ Found OuterSolver::refined(Found found) {
         std::vector<int> cuts = found.cuts;
         cuts[s] += move;
         if (cuts[s] <= cuts[s - 1] || cuts[s] >= cuts[s + 1]) continue;
-        std::optional<Found> other = simulated(outer, stages, cuts);
+        std::optional<Found> other = simulated(outer, stages, cuts, problem_.delayed_exchange);
         if (!other || other->step >= found.step * (1 - 1e-6)) continue;
         found = std::move(*other);
         improved = true;
@@ -108,10 +110,11 @@ double OuterSolver::least_step(const Outer& outer, const Stages& stages, const s
   return out;
 }
 
-std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts, bool delayed) {
   std::optional<plan::Plan> plan = plan_of(outer, of, cuts);
   if (!plan) return {};
   Found out{&outer, kNever, std::move(*plan), cuts};
+  out.plan.delayed_exchange = delayed;
   effort_.used += effort_of(out.plan);
   out.plan.predicted = sim::predict(out.plan, cost_model_);
   out.step = out.plan.predicted->step.value;

@@ -53,7 +53,8 @@ Planned side_by_side() {
 
 // Four stages on two ranks.
 Planned folded(plan::Schedule schedule) {
-  Planned out = planned("{dp: 1, pp: 4, tp: 1, micro_batches: 4}", "{name: gpu, device: a100-80, devices_per_node: 4, inside: nvlink3}");
+  Planned out = planned("{dp: 1, pp: 4, tp: 1, micro_batches: 4, schedule: 1f1b}",
+                        "{name: gpu, device: a100-80, devices_per_node: 4, inside: nvlink3}");
   out.plan.schedule = schedule;
   out.plan.ranks.resize(2);
   for (int s = 0; s < 4; ++s) out.plan.stages[s].ranks = {schedule == plan::Schedule::interleaved ? s % 2 : std::min(s, 3 - s)};
@@ -134,7 +135,8 @@ void read_schedule(const std::vector<Planned>& known, const std::string& input) 
 
 Target plan_target() {
   const auto known = std::make_shared<std::vector<Planned>>(std::vector<Planned>{
-      planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
+      planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2, schedule: zb-h1}",
+              "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
       planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}",
               "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
       planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
@@ -171,8 +173,8 @@ Target trace_target() {
   Target target;
   target.short_run = 600;
   target.refusals = {ErrorCode::corrupt};
-  const Planned basis =
-      planned("{dp: 1, pp: 2, tp: 2, micro_batches: 2}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}");
+  const Planned basis = planned("{dp: 1, pp: 2, tp: 2, micro_batches: 2, schedule: 1f1b}",
+                                "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}");
   const sim::Simulation simulation = sim::simulate(basis.plan, basis.job.model, basis.job.train, basis.cluster, {});
   target.seeds = {sim::to_chrome_trace(simulation.result, simulation.programs)};
   target.read = [](const std::string& input) {
