@@ -100,15 +100,12 @@ class Blocks {
 
   // Profile::speeds, where consecutive ranks share hosts, each with as many.
   std::vector<double> speeds() const {
-    double own = 0;
-    for (const BlockCell& cell : cells_) own += cell.forward.median().median + cell.backward.median().median;
-    const std::vector<double> seconds = meter_.of_all(own);
-    std::vector<double> out;
-    for (std::size_t first = 0; first < seconds.size(); first += static_cast<std::size_t>(workers_))
-      out.push_back(*std::max_element(seconds.begin() + static_cast<std::ptrdiff_t>(first),
-                                      seconds.begin() + static_cast<std::ptrdiff_t>(first) + workers_));
+    std::vector<double> out = by_host(&profile::MeasuredValue::median);
+    const std::vector<double> low = by_host(&profile::MeasuredValue::low), high = by_host(&profile::MeasuredValue::high);
     const auto [fastest, slowest] = std::minmax_element(out.begin(), out.end());
-    if (*slowest < kAlike * *fastest) return {};
+    // What may be chance would make a plan for hosts that there are not.
+    const bool sure = low[static_cast<std::size_t>(slowest - out.begin())] > high[static_cast<std::size_t>(fastest - out.begin())];
+    if (!sure || *slowest < kAlike * *fastest) return {};
     const double most = *slowest;
     for (double& seconds_of_host : out) seconds_of_host = std::round(100 * most / seconds_of_host) / 100;
     return out;
@@ -121,6 +118,18 @@ class Blocks {
   }
 
  private:
+  // Seconds of all blocks together: of each host's slowest worker.
+  std::vector<double> by_host(double profile::MeasuredValue::*figure) const {
+    double own = 0;
+    for (const BlockCell& cell : cells_) own += cell.forward.median().*figure + cell.backward.median().*figure;
+    const std::vector<double> seconds = meter_.of_all(own);
+    std::vector<double> out;
+    for (std::size_t first = 0; first < seconds.size(); first += static_cast<std::size_t>(workers_))
+      out.push_back(*std::max_element(seconds.begin() + static_cast<std::ptrdiff_t>(first),
+                                      seconds.begin() + static_cast<std::ptrdiff_t>(first) + workers_));
+    return out;
+  }
+
   // How many copies of a block a step would find outside of the caches; no more than a step has, or as many weights of a block that it has
   // once.
   int copies_of(const BlockCell& cell) const {
