@@ -1,6 +1,6 @@
 """Trains models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
 
-    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--json]
+    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--stock-allocator] [--json]
 
 VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
 its head to its embedding). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
@@ -8,7 +8,8 @@ measured time; and two such pipelines (1F1B) with two replicas of each stage, wh
 faster counts. DeepSpeed's ways are ZeRO-1 and ZeRO-2 over Gloo: on CPUs it neither communicates beside computing nor gains from summing gradients where they are kept
 (use_multi_rank_bucket_allreduce), which Gloo does no faster. Before and after the first update its losses must be DDP's, as both train the same model on the same samples; later ones part by
 rounding, in ResNet by per cents. It comes from the package index into .cache on first use (16 MB). "Best" is the fastest of all ways, "mean" that of PyTorch's. A way that
-fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed.
+fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed and lies
+in huge pages; with --stock-allocator PyTorch's and DeepSpeed's have the C library's, as who installs them has.
 
 All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
 each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
@@ -67,6 +68,7 @@ def section_of(model):
 class Bench:
     def __init__(self, arguments, folder, netlab):
         self.tessera, self.steps, self.folder, self.netlab = os.path.join(arguments.bin, "tessera"), arguments.steps, folder, netlab
+        self.allocator = {"LD_PRELOAD": ""} if arguments.stock_allocator else {}
         self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
 
     def job(self, name, model, gbit, batch, hosts, parallel):
@@ -103,7 +105,7 @@ class Bench:
         environment = {"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {}
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
             # DeepSpeed logs to stdout, before the result.
-            return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", environment).splitlines()[-1])
+            return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", {**environment, **self.allocator}).splitlines()[-1])
 
     def cell(self, model, gbit, ways, rounds):
         job, plan, profile = self.plan(model, gbit)
@@ -178,6 +180,7 @@ def main():
     parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS) + " (the last two are DeepSpeed's); '' for Tessera by itself")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--stock-allocator", action="store_true", help="the others allocate with the C library")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     for names, known in ((arguments.models, MODELS), (arguments.ways, WAYS)):

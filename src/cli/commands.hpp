@@ -2,8 +2,11 @@
 // A callback reports failure by tessera::Error, or by CLI::RuntimeError(exit code) when everything has been printed.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace tessera::cli {
 

@@ -1,9 +1,12 @@
 // Shell completion scripts from the app tree itself, so that they cannot fall behind it.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace tessera::cli {
 

@@ -1,6 +1,5 @@
-#include "cli/data_command.hpp"
-
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <iostream>

@@ -1,10 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "model/job.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace tessera::cli {
 

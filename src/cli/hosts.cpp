@@ -1,6 +1,7 @@
 #include "cli/hosts.hpp"
 
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include "base/config.hpp"
 #include "base/file_system.hpp"

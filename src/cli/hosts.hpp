@@ -1,7 +1,6 @@
 // Internal: where the workers of a command run: on this host, or on those that --hosts or --launcher name.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +11,10 @@
 #include "control/host_launcher.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace tessera::cli {
 

@@ -178,8 +178,8 @@ std::optional<Predicted> predict(Run& run, const std::filesystem::path& folder, 
   }
 }
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-Json optional_number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+Json optional_number(const std::optional<double>& value) { return value ? finite(*value) : Json(); }
 
 // [[step, value], ...]
 Json thinned(const std::vector<std::pair<std::int64_t, double>>& points) {
@@ -193,7 +193,7 @@ Json thinned(const std::vector<std::pair<std::int64_t, double>>& points) {
       if (!low || points[i].second < points[*low].second) low = i;
       if (!high || points[i].second > points[*high].second) high = i;
     }
-    const auto add = [&](std::size_t i) { out.push_back({points[i].first, number(points[i].second)}); };
+    const auto add = [&](std::size_t i) { out.push_back({points[i].first, finite(points[i].second)}); };
     if (!low) {
       add(begin);
       continue;

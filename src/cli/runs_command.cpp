@@ -1,6 +1,5 @@
-#include "cli/runs_command.hpp"
-
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <memory>

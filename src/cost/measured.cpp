@@ -12,8 +12,13 @@ namespace {
 // A worker with its libraries loaded, before it holds a tensor, where no profile says.
 constexpr double kBaseline = 320.0 * (1 << 20);
 // What a worker that computes holds beyond the tensors: packed operands of its matrix products, stacks, the token cache's
-// pages, the run's files. 26 to 32 MiB over the plans of one worker and of data-parallel ones.
-constexpr double kWorking = 28.0 * (1 << 20);
+// pages, the run's files. 26 to 32 MiB over the plans of one worker and of data-parallel ones, and a dozen more for small tensors that
+// begin huge pages.
+constexpr double kWorking = 40.0 * (1 << 20);
+
+// What tensors that come and go take of a CPU's memory, for a byte of theirs: the allocator's size classes lie a seventh to a quarter
+// apart, and in huge pages what a tensor leaves of its class is resident, too.
+constexpr double kSizeClasses = 1.08;
 
 // Of the exchange of a block's gradients, at least, roughly: the last bucket has nothing to stand beside.
 constexpr double kExposed = 0.1;
@@ -160,6 +165,9 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
                                      static_cast<double>(time.cost.backward_workspace.value) + 2 * out.output +
                                          std::max(0.0, time.saved_whole - out.saved));
   out.workspace += gathered;
+  if (cluster_.groups[static_cast<std::size_t>(worker.group)].device.is_cpu())
+    for (double BlockLoad::*bytes : {&BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::output, &BlockLoad::workspace})
+      out.*bytes *= kSizeClasses;
   return out;
 }
 
