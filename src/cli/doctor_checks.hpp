@@ -28,6 +28,8 @@ Finding check_cpu();
 Finding check_instructions();
 Finding check_memory();
 Finding check_shared_memory(const std::filesystem::path& mount = "/dev/shm");
+// `mode`: the kernel's file that says who gets huge pages.
+Finding check_huge_pages(const std::filesystem::path& mode = "/sys/kernel/mm/transparent_hugepage/enabled");
 Finding check_open_files();
 Finding check_locked_memory();
 Finding check_disk(const std::filesystem::path& folder);

@@ -27,6 +27,7 @@ std::vector<Finding> examine() {
       check_instructions(),
       check_memory(),
       check_shared_memory(),
+      check_huge_pages(),
       check_open_files(),
       check_locked_memory(),
       check_disk("."),

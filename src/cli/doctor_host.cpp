@@ -108,6 +108,17 @@ Finding check_shared_memory(const std::filesystem::path& mount) {
   return {name, Status::ok, value, ""};
 }
 
+Finding check_huge_pages(const std::filesystem::path& mode) {
+  const std::string name = "huge pages";
+  const std::string without = "training works, but slower on CPUs, as pages of 4 KiB are looked up";
+  std::string modes;
+  if (std::ifstream file(mode); !std::getline(file, modes)) return {name, Status::absent, "the kernel has none", without};
+  const std::size_t begin = modes.find('['), end = modes.find(']');
+  const std::string chosen = begin < end && end != std::string::npos ? modes.substr(begin + 1, end - begin - 1) : modes;
+  if (chosen == "never") return {name, Status::absent, chosen, text(without, ": echo madvise > ", mode.string())};
+  return {name, Status::ok, chosen == "always" ? "for every program" : "for programs that ask, as workers do", ""};
+}
+
 Finding check_open_files() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

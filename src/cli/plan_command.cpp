@@ -78,11 +78,7 @@ void write_given_plan(const PlanOptions& options) {
 
 // What the fullest rank holds.
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, const PlanInput& input, int& rank) {
-  rank = 0;
-  const std::vector<Bytes>& memory = plan.predicted->memory;
-  const std::vector<Bytes> limits = cost::memory_limits(plan, input.cluster);
-  for (int r = 1; r < plan.world_size(); ++r)
-    if (memory[r] / limits[r] > memory[rank] / limits[rank]) rank = r;
+  rank = cost::fullest_rank(plan, plan.predicted->memory, input.cluster).rank;
   return cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
 }
 

@@ -27,6 +27,12 @@ std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, 
 std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
 Bytes memory_limit(const cluster::Device& device);
+// The rank that takes the largest share of its limit, the first of equals. `memory`: peak bytes by rank, at least one.
+struct FullestRank {
+  int rank = 0;
+  double share = 0;  // more than 1 where it does not fit
+};
+FullestRank fullest_rank(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 // `memory`: peak bytes by rank. Throws resource_exhausted that names the rank which exceeds its limit most, and by how much.
 void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 

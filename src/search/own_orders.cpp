@@ -78,10 +78,7 @@ plan::TimedPipeline timed(const plan::Plan& plan, cost::CostModel& cost_model, d
 
 // An order is made for the room that one cut of the blocks leaves; another may leave less.
 bool fits(const plan::Plan& plan, const cluster::ClusterSpec& cluster, double memory) {
-  const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
-  for (std::size_t rank = 0; rank < limits.size(); ++rank)
-    if (static_cast<double>(plan.predicted->memory[rank].value) > memory * static_cast<double>(limits[rank].value)) return false;
-  return true;
+  return cost::fullest_rank(plan, plan.predicted->memory, cluster).share <= memory;
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ TEST(Doctor, ReportsEverySubjectAndItsExitCodeSaysWhetherThisHostIsReady) {
     EXPECT_EQ(check.at("status") == "ok", !check.contains("advice")) << check;
   }
   EXPECT_EQ(report.at("ready").get<bool>(), !missing);
-  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo",
-                                            "accelerators", "ucx", "tessera-worker", "slurm", "runs", "cache"}));
+  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "huge pages", "open files", "disk",
+                                            "network lo", "accelerators", "ucx", "tessera-worker", "slurm", "runs", "cache"}));
 }
 
 TEST(Doctor, TableSaysTheSameAsJson) {
@@ -44,6 +44,21 @@ TEST(Doctor, SharedMemoryThatIsNotThereIsNamed) {
   EXPECT_EQ(finding.status, Status::absent);
   EXPECT_THAT(finding.value, HasSubstr("/no/such/mount"));
   EXPECT_THAT(finding.advice, HasSubstr("mount"));
+}
+
+TEST(Doctor, SaysWhereWorkersGetNoHugePages) {
+  const TemporaryFolder folder;
+  const auto mode = folder / "enabled";
+  const auto found = [&](const char* modes) {
+    std::ofstream(mode) << modes << "\n";
+    return check_huge_pages(mode);
+  };
+  EXPECT_EQ(found("always [madvise] never").status, Status::ok);
+  EXPECT_EQ(found("[always] madvise never").status, Status::ok);
+  const Finding never = found("always madvise [never]");
+  EXPECT_EQ(never.status, Status::absent);
+  EXPECT_THAT(never.advice, HasSubstr("echo madvise > " + mode.string()));
+  EXPECT_EQ(check_huge_pages(folder / "none").status, Status::absent);
 }
 
 TEST(Doctor, FindsTheWorkersVersion) {

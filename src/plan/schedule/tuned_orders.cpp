@@ -58,9 +58,9 @@ Orders orders_of(const Passes& passes, int chunks) {
 }
 
 // Plays orders through.
-class Clock {
+class Player {
  public:
-  explicit Clock(const TimedPipeline& of)
+  explicit Player(const TimedPipeline& of)
       : of_(of), stages_(of.pipeline.size * of.pipeline.chunks), rank_of_(static_cast<std::size_t>(stages_)) {
     for (int rank = 0; rank < of.pipeline.size; ++rank)
       for (int chunk = 0; chunk < of.pipeline.chunks; ++chunk) rank_of_[static_cast<std::size_t>(stage(rank, chunk))] = rank;
@@ -227,14 +227,14 @@ class Clock {
 };
 
 // What rules make that differ in what they hold for urgent.
-std::vector<Passes> greedy_passes(const Clock& clock) {
-  const int stages = clock.stages();
+std::vector<Passes> greedy_passes(const Player& player) {
+  const int stages = player.stages();
   std::vector<double> to_end(static_cast<std::size_t>(stages), 0.0);  // of a micro-batch from its forward pass on, and the way back
   std::vector<double> to_begin(static_cast<std::size_t>(stages), 0.0);
   double back = 0;
-  for (int s = 0; s < stages; ++s) to_begin[static_cast<std::size_t>(s)] = back += clock.seconds(s, input);
+  for (int s = 0; s < stages; ++s) to_begin[static_cast<std::size_t>(s)] = back += player.seconds(s, input);
   double ahead = back;
-  for (int s = stages - 1; s >= 0; --s) to_end[static_cast<std::size_t>(s)] = ahead += clock.seconds(s, forward);
+  for (int s = stages - 1; s >= 0; --s) to_end[static_cast<std::size_t>(s)] = ahead += player.seconds(s, forward);
   using Urgency = std::tuple<double, double, double>;
   const auto by_part = [](const std::array<int, 3>& rank_of, bool deep) {
     return [=](int stage, Part part, int micro_batch) {
@@ -243,10 +243,10 @@ std::vector<Passes> greedy_passes(const Clock& clock) {
   };
   std::vector<Passes> out;
   for (const bool deep : {false, true}) {
-    out.push_back(clock.greedy(by_part({1, 0, 2}, deep)));
-    out.push_back(clock.greedy(by_part({0, 1, 2}, deep)));
+    out.push_back(player.greedy(by_part({1, 0, 2}, deep)));
+    out.push_back(player.greedy(by_part({0, 1, 2}, deep)));
   }
-  out.push_back(clock.greedy([&](int stage, Part part, int micro_batch) {
+  out.push_back(player.greedy([&](int stage, Part part, int micro_batch) {
     const auto s = static_cast<std::size_t>(stage);
     return Urgency(part == forward ? -to_end[s] : part == input ? -to_begin[s] : 0, micro_batch, stage);
   }));
@@ -270,16 +270,16 @@ Orders fitted_orders(const TimedPipeline& of) {
 
 }  // namespace
 
-Seconds step_of(const TimedPipeline& pipeline, const Orders& orders) { return Seconds(Clock(pipeline).step(passes_of(orders))); }
+Seconds step_of(const TimedPipeline& pipeline, const Orders& orders) { return Seconds(Player(pipeline).step(passes_of(orders))); }
 
 Orders tuned_orders(const TimedPipeline& pipeline, const Orders& first, std::int64_t effort) {
-  Clock clock(pipeline);
+  Player player(pipeline);
   Passes best = passes_of(first);
-  double step = clock.step(best);
-  std::vector<Passes> others = greedy_passes(clock);
+  double step = player.step(best);
+  std::vector<Passes> others = greedy_passes(player);
   if (pipeline.pipeline.chunks == 1) others.push_back(passes_of(fitted_orders(pipeline)));
   for (Passes& passes : others)
-    if (const double other = clock.step(passes); other < step) {
+    if (const double other = player.step(passes); other < step) {
       step = other;
       best = std::move(passes);
     }
@@ -287,7 +287,7 @@ Orders tuned_orders(const TimedPipeline& pipeline, const Orders& first, std::int
   // Not std::uniform_*_distribution, of which the standard does not say what it draws.
   std::mt19937_64 random(1);
   const auto below = [&](std::size_t count) { return static_cast<std::size_t>(random() % count); };
-  const std::int64_t tries = effort / clock.count();
+  const std::int64_t tries = effort / player.count();
   Passes now = best;
   double current = step;
   for (std::int64_t i = 0; i < tries; ++i) {
@@ -306,7 +306,7 @@ Orders tuned_orders(const TimedPipeline& pipeline, const Orders& first, std::int
                     begin + static_cast<std::ptrdiff_t>(a) + 1);
     };
     move(from, to);
-    const double other = clock.step(now);
+    const double other = player.step(now);
     const double heat = kHeat * step * (1 - static_cast<double>(i) / static_cast<double>(tries)) + 1e-12;
     const double chance = static_cast<double>(random() >> 11) * 0x1p-53;
     if (other <= current || chance < std::exp((current - other) / heat)) {
