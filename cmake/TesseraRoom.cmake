@@ -45,6 +45,13 @@ function(tessera_room name)
   target_include_directories(tessera_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_ROOM_OPTIMIZATION})
   target_link_libraries(tessera_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+  # Several files at a time: most of what each takes to compile are headers that the others have, too. A file's own names may then not be
+  # those of another file of its room; the debug build compiles each alone, and so finds an include that is missing.
+  set_target_properties(tessera_${name} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(TESSERA_UNITY)
+    # g++ then takes a file for a header, which should keep its types out of unnamed namespaces.
+    target_compile_options(tessera_${name} PRIVATE -Wno-subobject-linkage)
+  endif()
 endfunction()
 
 function(tessera_precompile first)

@@ -63,7 +63,7 @@ def format_problems():
 
 
 def main():
-    found = format_problems() + list(sanitizer_rooms.problems(ROOT))
+    found = format_problems() + list(sanitizer_rooms.problems(ROOT)) + list(sanitizer_rooms.strangers(ROOT))
     for path in files():
         name = str(path.relative_to(ROOT))
         if path.suffix not in TEXT or name.startswith(UNTIDY_BY_NATURE):

@@ -31,6 +31,8 @@ import rooms as sanitizer_rooms  # noqa: E402
 from machine import gpu_or_exit  # noqa: E402
 
 GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels", "SquaredNorm"], "tessera_comm_tests": ["Nccl", "Devices"]}
+# Files of Python tests that beside others would see what they look for: ranks that are slow.
+ALONE = ["test_slow_ranks.py"]
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -81,11 +83,11 @@ def add_up(outcome, report):
     return True
 
 
-def finish(outcome, code, report, what):
-    """A runner that failed without naming a failed test counts as one failure: it crashed or could not start."""
+def finish(outcome, code, report, what, failed=0):
+    """A runner that failed without naming a failed test counts as one failure: it crashed or could not start. `failed`: those before it."""
     readable = add_up(outcome, report)
-    if code != 0 and outcome.failed == 0:
-        outcome.failed = 1
+    if code != 0 and outcome.failed == failed:
+        outcome.failed += 1
         outcome.note = f"{what} ended with {code}"
     elif not readable:
         outcome.failed += 1
@@ -112,9 +114,9 @@ def ctest(outcome, names):
         return
     report = ROOT / "build" / outcome.stage / "tests.xml"
     report.unlink(missing_ok=True)
-    command = ["ctest", "--test-dir", f"build/{outcome.stage}", "--output-on-failure", "--output-junit", report, "-j", os.cpu_count() or 1]
+    command = ["ctest", "--test-dir", f"build/{outcome.stage}", "--output-on-failure", "--output-junit", report, "-j", (os.cpu_count() or 1) + 1]
     if rooms:
-        command += ["-L", f"^({'|'.join(rooms)})$"]
+        command += ["-L", f"^({'|'.join(rooms)})$", "-E", sanitizer_rooms.left_out()]
     if names:
         command += ["-R", "|".join(names)]
     finish(outcome, run(command, SANITIZER_ENVIRONMENT.get(outcome.stage)), report, "ctest")
@@ -133,17 +135,21 @@ def on_gpu(outcome, names):
 
 
 def pytest(outcome, names):
-    folders = [folder for folder in ("tests/dev", "tests/python") if (ROOT / folder).is_dir() and list((ROOT / folder).rglob("test_*.py"))]
-    if not folders:
-        return
-    report = ROOT / "build" / "pytest.xml"
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report, *folders]
-    if names:
-        command += ["-k", " or ".join(re.sub(r"\W+", " and ", name).strip() for name in names)]
-    code = run(command)
-    # 5: the filter left nothing to run.
-    finish(outcome, 0 if code == 5 and names else code, report, "pytest")
+    files = sorted(path for folder in ("tests/dev", "tests/python") for path in (ROOT / folder).rglob("test_*.py"))
+    beside = [path for path in files if path.name not in ALONE]
+    # Two files at a time: a third of what these tests take is waiting, for hosts that are missed and for processes that start.
+    for which, more in ((beside, ["-n", "2", "--dist", "loadfile"]), ([path for path in files if path not in beside], [])):
+        if not which:
+            continue
+        report = ROOT / "build" / "pytest.xml"
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *more, "--junitxml", report, *which]
+        if names:
+            command += ["-k", " or ".join(re.sub(r"\W+", " and ", name).strip() for name in names)]
+        failed = outcome.failed
+        code = run(command)
+        # 5: the filter left nothing to run.
+        finish(outcome, 0 if code == 5 and names else code, report, "pytest", failed)
 
 
 def parse_arguments():

@@ -12,7 +12,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-[[noreturn]] void refuse(const std::filesystem::path& file, const std::string& problem) {
+[[noreturn]] void refuse_changed(const std::filesystem::path& file, const std::string& problem) {
   throw Error(ErrorCode::corrupt, problem, {file.string(), 0, 0, -1, {}}, {},
               "the file was changed or damaged; move the folder of this step away to take the checkpoint before it");
 }
@@ -32,15 +32,15 @@ struct Reader::Impl {
     for (const ShardFile& shard : manifest.files) {
       const auto path = folder / shard.name;
       const auto status = std::filesystem::symlink_status(path);
-      if (!std::filesystem::exists(status)) refuse(path, "a file of the checkpoint is missing");
+      if (!std::filesystem::exists(status)) refuse_changed(path, "a file of the checkpoint is missing");
       // No save makes links, and one may lead anywhere.
-      if (!std::filesystem::is_regular_file(status)) refuse(path, "a file of the checkpoint is a link, or no file");
+      if (!std::filesystem::is_regular_file(status)) refuse_changed(path, "a file of the checkpoint is a link, or no file");
       files.emplace_back(path);
       const auto bytes = files.back().bytes();
       if (static_cast<std::int64_t>(bytes.size()) != shard.bytes)
-        refuse(path, text("the file has ", bytes.size(), " bytes instead of ", shard.bytes));
+        refuse_changed(path, text("the file has ", bytes.size(), " bytes instead of ", shard.bytes));
       if (digest_of(bytes.first(static_cast<std::size_t>(shard.header_bytes))) != shard.header_digest)
-        refuse(path, text("the header (bytes 0 to ", shard.header_bytes, ") does not match its digest"));
+        refuse_changed(path, text("the header (bytes 0 to ", shard.header_bytes, ") does not match its digest"));
     }
   }
 
@@ -62,8 +62,8 @@ struct Reader::Impl {
     const auto bytes = bytes_of(piece);
     if (!verified.at(name)[index]) {
       if (digest_of(bytes) != piece.digest)
-        refuse(path_of(piece.file),
-               text("tensor '", name, "' does not match its digest (", piece.bytes, " bytes from offset ", piece.offset, ")"));
+        refuse_changed(path_of(piece.file),
+                       text("tensor '", name, "' does not match its digest (", piece.bytes, " bytes from offset ", piece.offset, ")"));
       verified.at(name)[index] = true;
     }
     return bytes;

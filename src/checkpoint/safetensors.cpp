@@ -24,7 +24,7 @@ constexpr TypeRow kTypes[] = {{ElementType::f32, "F32", 4},
 // The same limit as the reference implementation's.
 constexpr std::uint64_t kLongestHeader = 100'000'000;
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& problem) {
+[[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& problem) {
   throw Error(ErrorCode::corrupt, "not a valid safetensors file: " + problem, {path.string(), 0, 0, -1, {}}, {},
               "the file is damaged or was cut short; take another copy or an earlier checkpoint");
 }
@@ -35,14 +35,14 @@ StoredTensor tensor_of(const std::string& name, const nlohmann::json& entry, con
   tensor.type = element_type_of(entry.at("dtype").get<std::string>(), path);
   tensor.shape = integers_of(entry.at("shape"));
   const auto& offsets = entry.at("data_offsets");
-  if (offsets.size() != 2) refuse(path, "tensor '" + name + "' has no begin and end");
+  if (offsets.size() != 2) refuse_safetensors(path, "tensor '" + name + "' has no begin and end");
   tensor.begin = integer_of(offsets.at(0));
   tensor.end = integer_of(offsets.at(1));
   std::int64_t bytes = 0;
   const std::int64_t count = element_count(tensor.shape);
   if (count < 0 || __builtin_mul_overflow(count, size_of(tensor.type), &bytes) || tensor.begin < 0 || tensor.end < tensor.begin ||
       tensor.end - tensor.begin != bytes)
-    refuse(path, "the size of tensor '" + name + "' does not fit its shape");
+    refuse_safetensors(path, "the size of tensor '" + name + "' does not fit its shape");
   return tensor;
 }
 
@@ -81,17 +81,17 @@ std::string safetensors_header(const std::vector<StoredTensor>& tensors, const s
 }
 
 SafetensorsHeader read_safetensors_header(std::span<const std::byte> file, const std::filesystem::path& path) {
-  if (file.size() < 8) refuse(path, text("it has ", file.size(), " bytes"));
+  if (file.size() < 8) refuse_safetensors(path, text("it has ", file.size(), " bytes"));
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < 8; ++i) length |= static_cast<std::uint64_t>(file[i]) << (8 * i);
-  if (length > kLongestHeader || length > file.size() - 8) refuse(path, text("its header of ", length, " bytes does not fit"));
+  if (length > kLongestHeader || length > file.size() - 8) refuse_safetensors(path, text("its header of ", length, " bytes does not fit"));
 
   SafetensorsHeader header;
   header.size = static_cast<std::int64_t>(8 + length);
   try {
     const auto* begin = reinterpret_cast<const char*>(file.data()) + 8;
     const auto json = nlohmann::json::parse(begin, begin + length);
-    if (!json.is_object()) refuse(path, "its header is not a map");
+    if (!json.is_object()) refuse_safetensors(path, "its header is not a map");
     for (const auto& [name, entry] : json.items()) {
       if (name == "__metadata__") {
         header.metadata = entry.get<std::map<std::string, std::string>>();
@@ -102,17 +102,17 @@ SafetensorsHeader read_safetensors_header(std::span<const std::byte> file, const
   } catch (const Error&) {
     throw;
   } catch (const std::exception& problem) {
-    refuse(path, problem.what());
+    refuse_safetensors(path, problem.what());
   }
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::int64_t expected = 0;
   for (const StoredTensor& tensor : header.tensors) {
-    if (tensor.begin != expected) refuse(path, "tensor '" + tensor.name + "' does not begin where the one before it ends");
+    if (tensor.begin != expected) refuse_safetensors(path, "tensor '" + tensor.name + "' does not begin where the one before it ends");
     expected = tensor.end;
   }
   const std::int64_t data = static_cast<std::int64_t>(file.size()) - header.size;
-  if (expected != data) refuse(path, text("it has ", data, " bytes of data, its tensors take ", expected));
+  if (expected != data) refuse_safetensors(path, text("it has ", data, " bytes of data, its tensors take ", expected));
   return header;
 }
 

@@ -30,7 +30,7 @@ struct Storage {
 // A 1-d tensor of one's elements.
 using Storages = std::function<at::Tensor(const Storage&)>;
 
-[[noreturn]] void refuse(const std::filesystem::path& file, const std::string& problem) {
+[[noreturn]] void refuse_state_dict(const std::filesystem::path& file, const std::string& problem) {
   throw Error(ErrorCode::corrupt, "not a state dict that can be read: " + problem, {file.string(), 0, 0, -1, {}},
               "a file that torch.save(model.state_dict(), FILE) wrote", "the file is damaged, or holds something else");
 }
@@ -46,13 +46,13 @@ std::optional<ElementType> type_of_storage(const std::string& global) {
 }
 
 std::int64_t integer_of(const PickledValue& value, const std::filesystem::path& file) {
-  if (value.kind != Kind::integer) refuse(file, "a number is missing");
+  if (value.kind != Kind::integer) refuse_state_dict(file, "a number is missing");
   return value.integer;
 }
 
 const std::vector<const PickledValue*>& items_of(const PickledValue& value, Kind kind, std::size_t least,
                                                  const std::filesystem::path& file) {
-  if (value.kind != kind || value.items.size() < least) refuse(file, "a tensor is not described as PyTorch does it");
+  if (value.kind != kind || value.items.size() < least) refuse_state_dict(file, "a tensor is not described as PyTorch does it");
   return value.items;
 }
 
@@ -66,7 +66,7 @@ std::vector<std::int64_t> integers_of(const PickledValue& value, const std::file
 Storage storage_of(const PickledValue& value, const std::filesystem::path& file) {
   const auto& said = items_of(*items_of(value, Kind::persistent, 1, file)[0], Kind::sequence, 5, file);
   Storage out{said[1]->text, type_of_storage(said[1]->text), said[2]->text, integer_of(*said[4], file)};
-  if (out.count < 0) refuse(file, "storage " + out.key + " has less than no elements");
+  if (out.count < 0) refuse_state_dict(file, "storage " + out.key + " has less than no elements");
   return out;
 }
 
@@ -77,10 +77,11 @@ bool is_tensor(const PickledValue& value) {
 at::Tensor tensor_of(const std::string& name, const PickledValue& value, const Storages& storages, const std::filesystem::path& file) {
   const auto& arguments = items_of(*value.items[1], Kind::sequence, 1, file);
   if (value.is_call_of("torch._utils _rebuild_parameter")) {
-    if (!arguments[0]->is_call_of("torch._utils _rebuild_tensor_v2")) refuse(file, "'" + name + "' is a parameter without a tensor");
+    if (!arguments[0]->is_call_of("torch._utils _rebuild_tensor_v2"))
+      refuse_state_dict(file, "'" + name + "' is a parameter without a tensor");
     return tensor_of(name, *arguments[0], storages, file);
   }
-  if (arguments.size() < 4) refuse(file, "'" + name + "' has no shape");
+  if (arguments.size() < 4) refuse_state_dict(file, "'" + name + "' has no shape");
   const Storage storage = storage_of(*arguments[0], file);
   if (!storage.type)
     throw Error(ErrorCode::invalid_config, "tensor '" + name + "' is a " + storage.type_name, {file.string(), 0, 0, -1, {}},
@@ -88,7 +89,7 @@ at::Tensor tensor_of(const std::string& name, const PickledValue& value, const S
   const std::int64_t offset = integer_of(*arguments[1], file);
   const auto shape = integers_of(*arguments[2], file);
   const auto strides = integers_of(*arguments[3], file);
-  if (offset < 0 || shape.size() != strides.size()) refuse(file, "'" + name + "' has no place");
+  if (offset < 0 || shape.size() != strides.size()) refuse_state_dict(file, "'" + name + "' has no place");
   std::int64_t last = offset;  // its last element's place
   bool overflows = element_count(shape) < 0;
   for (std::size_t i = 0; i < shape.size() && !overflows; ++i) {
@@ -96,9 +97,10 @@ at::Tensor tensor_of(const std::string& name, const PickledValue& value, const S
     overflows = strides[i] < 0 || __builtin_mul_overflow(strides[i], std::max<std::int64_t>(0, shape[i] - 1), &reach) ||
                 __builtin_add_overflow(last, reach, &last);
   }
-  if (overflows || (element_count(shape) > 0 && last >= storage.count)) refuse(file, "'" + name + "' reaches beyond its elements");
+  if (overflows || (element_count(shape) > 0 && last >= storage.count))
+    refuse_state_dict(file, "'" + name + "' reaches beyond its elements");
   // Elements that stand for several places would make much of a small file.
-  if (element_count(shape) > storage.count) refuse(file, "'" + name + "' has more elements than are stored");
+  if (element_count(shape) > storage.count) refuse_state_dict(file, "'" + name + "' has more elements than are stored");
   return storages(storage).as_strided(shape, strides, offset).contiguous();
 }
 
@@ -114,7 +116,7 @@ StateDict state_dict_of(const PickledValue& root, const Storages& storages, cons
   // Scripts keep other tensors beside it.
   for (const PickledValue* candidate : {root.find("state_dict"), root.find("model"), &root})
     if (found == nullptr && candidate != nullptr && holds_tensors(*candidate)) found = candidate;
-  if (found == nullptr) refuse(file, "it is no map of tensors, and has none as 'state_dict' or 'model'");
+  if (found == nullptr) refuse_state_dict(file, "it is no map of tensors, and has none as 'state_dict' or 'model'");
   StateDict out;
   for (std::size_t i = 0; i < found->items.size(); i += 2)
     if (is_tensor(*found->items[i + 1]))
@@ -130,31 +132,32 @@ at::Tensor elements(const void* bytes, ElementType type, std::int64_t count) {
 
 std::int64_t bytes_of(ElementType type, std::int64_t count, const std::filesystem::path& file) {
   std::int64_t out = 0;
-  if (__builtin_mul_overflow(count, size_of(type), &out)) refuse(file, "it says that it has more elements than any file");
+  if (__builtin_mul_overflow(count, size_of(type), &out)) refuse_state_dict(file, "it says that it has more elements than any file");
   return out;
 }
 
 StateDict read_zip(const std::filesystem::path& path) {
   try {
     caffe2::serialize::PyTorchStreamReader archive(path.string());
-    if (!archive.hasRecord("data.pkl")) refuse(path, "the archive has no data.pkl");
+    if (!archive.hasRecord("data.pkl")) refuse_state_dict(path, "the archive has no data.pkl");
     const auto [bytes, size] = archive.getRecord("data.pkl");
     const Pickle pickle({static_cast<const std::byte*>(bytes.get()), size}, path);
     if (archive.hasRecord("byteorder")) {
       const auto [order, length] = archive.getRecord("byteorder");
-      if (std::string_view(static_cast<const char*>(order.get()), length) != "little") refuse(path, "it was written by a big-endian host");
+      if (std::string_view(static_cast<const char*>(order.get()), length) != "little")
+        refuse_state_dict(path, "it was written by a big-endian host");
     }
     return state_dict_of(
         pickle.root(),
         [&](const Storage& storage) {
           const auto [data, length] = archive.getRecord("data/" + storage.key);
           if (static_cast<std::int64_t>(length) != bytes_of(*storage.type, storage.count, path))
-            refuse(path, "storage " + storage.key + " has another size");
+            refuse_state_dict(path, "storage " + storage.key + " has another size");
           return elements(data.get(), *storage.type, storage.count);
         },
         path);
   } catch (const c10::Error& error) {
-    refuse(path, error.what_without_backtrace());
+    refuse_state_dict(path, error.what_without_backtrace());
   }
 }
 
@@ -162,7 +165,7 @@ StateDict read_zip(const std::filesystem::path& path) {
 // what kind of host it was and of the object; then one of the storages' keys, and behind it of each how many elements it has, and they.
 StateDict read_row_of_pickles(std::span<const std::byte> bytes, const std::filesystem::path& path) {
   const auto take = [&](std::size_t count) {
-    if (count > bytes.size()) refuse(path, "it ends early");
+    if (count > bytes.size()) refuse_state_dict(path, "it ends early");
     const auto out = bytes.first(count);
     bytes = bytes.subspan(count);
     return out;
@@ -180,15 +183,15 @@ StateDict read_row_of_pickles(std::span<const std::byte> bytes, const std::files
   for (const PickledValue& value : object.values())
     if (value.kind == Kind::persistent) {
       const Storage storage = storage_of(value, path);
-      if (!storage.type) refuse(path, text("storage ", storage.key, " is a ", storage.type_name));
+      if (!storage.type) refuse_state_dict(path, text("storage ", storage.key, " is a ", storage.type_name));
       types[storage.key] = *storage.type;
     }
   for (const PickledValue* key : items_of(keys.root(), Kind::sequence, 0, path)) {
     const auto type = types.find(key->text);
-    if (type == types.end()) refuse(path, "nothing says what storage " + key->text + " is");
+    if (type == types.end()) refuse_state_dict(path, "nothing says what storage " + key->text + " is");
     std::int64_t count = 0;
     std::memcpy(&count, take(sizeof count).data(), sizeof count);
-    if (count < 0) refuse(path, "storage " + key->text + " has another size");
+    if (count < 0) refuse_state_dict(path, "storage " + key->text + " has another size");
     places[key->text] = take(static_cast<std::size_t>(bytes_of(type->second, count, path)));
   }
   return state_dict_of(
@@ -196,7 +199,7 @@ StateDict read_row_of_pickles(std::span<const std::byte> bytes, const std::files
       [&](const Storage& storage) {
         const auto place = places.find(storage.key);
         if (place == places.end() || static_cast<std::int64_t>(place->second.size()) != bytes_of(*storage.type, storage.count, path))
-          refuse(path, "storage " + storage.key + " has another size");
+          refuse_state_dict(path, "storage " + storage.key + " has another size");
         return elements(place->second.data(), *storage.type, storage.count);
       },
       path);
@@ -233,7 +236,7 @@ StateDict read_state_dict(const std::filesystem::path& file) {
   if (begins("PK")) return without_prefix(read_zip(file), "module.");
   if (begins("\x80\x02\x8a")) return without_prefix(read_row_of_pickles(bytes, file), "module.");
   if (file.extension() == ".safetensors") return read_safetensors(bytes, file);
-  refuse(file, "it is neither an archive of torch.save's nor .safetensors");
+  refuse_state_dict(file, "it is neither an archive of torch.save's nor .safetensors");
 }
 
 }  // namespace tessera::checkpoint

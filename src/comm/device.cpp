@@ -5,8 +5,8 @@
 namespace tessera::comm {
 namespace {
 
-DeviceOperationPointer operation(const std::shared_ptr<Group::State>& group, Kind kind, const void* input, void* output, std::size_t count,
-                                 DataType type) {
+DeviceOperationPointer device_operation(const std::shared_ptr<Group::State>& group, Kind kind, const void* input, void* output,
+                                        std::size_t count, DataType type) {
   check_formed(group);
   const std::shared_ptr<const CudaDevice>& device = group->engine->device();
   const CudaDevice::Current current(*device);
@@ -51,38 +51,38 @@ int DeviceGroup::rank() const { return check_formed(state_).rank; }
 int DeviceGroup::size() const { return static_cast<int>(check_formed(state_).ranks.size()); }
 
 DeviceHandle DeviceGroup::send(const void* data, std::size_t bytes, int peer, std::uint32_t tag, void* stream) const {
-  return exchange(operation(state_, Kind::send, data, nullptr, bytes, DataType::u8), peer, tag, stream);
+  return exchange(device_operation(state_, Kind::send, data, nullptr, bytes, DataType::u8), peer, tag, stream);
 }
 
 DeviceHandle DeviceGroup::receive(void* data, std::size_t bytes, int peer, std::uint32_t tag, void* stream) const {
-  return exchange(operation(state_, Kind::receive, nullptr, data, bytes, DataType::u8), peer, tag, stream);
+  return exchange(device_operation(state_, Kind::receive, nullptr, data, bytes, DataType::u8), peer, tag, stream);
 }
 
 DeviceHandle DeviceGroup::all_reduce(void* data, std::size_t count, DataType type, Reduction reduction, void* stream) const {
-  const auto started = operation(state_, Kind::all_reduce, data, data, count, type);
+  const auto started = device_operation(state_, Kind::all_reduce, data, data, count, type);
   started->reduction = reduction;
   return submit(started, stream);
 }
 
 DeviceHandle DeviceGroup::reduce_scatter(const void* input, void* output, std::size_t count, DataType type, Reduction reduction,
                                          void* stream) const {
-  const auto started = operation(state_, Kind::reduce_scatter, input, output, count, type);
+  const auto started = device_operation(state_, Kind::reduce_scatter, input, output, count, type);
   started->reduction = reduction;
   return submit(started, stream);
 }
 
 DeviceHandle DeviceGroup::all_gather(const void* input, void* output, std::size_t count, DataType type, void* stream) const {
-  return submit(operation(state_, Kind::all_gather, input, output, count, type), stream);
+  return submit(device_operation(state_, Kind::all_gather, input, output, count, type), stream);
 }
 
 DeviceHandle DeviceGroup::broadcast(void* data, std::size_t count, DataType type, int root, void* stream) const {
-  const auto started = operation(state_, Kind::broadcast, data, data, count, type);
+  const auto started = device_operation(state_, Kind::broadcast, data, data, count, type);
   set_peer(*started, root, "the root");
   return submit(started, stream);
 }
 
 DeviceHandle DeviceGroup::all_to_all(const void* input, void* output, std::size_t count, DataType type, void* stream) const {
-  return submit(operation(state_, Kind::all_to_all, input, output, count, type), stream);
+  return submit(device_operation(state_, Kind::all_to_all, input, output, count, type), stream);
 }
 
 }  // namespace tessera::comm

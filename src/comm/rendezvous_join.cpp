@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 // A rank waits a little longer than rank 0, so that it hears from rank 0 who is missing.
 constexpr milliseconds kHearsay(1500);
-constexpr milliseconds kRetry(20);
+constexpr milliseconds kJoinAgain(20);
 
 [[noreturn]] void throw_not_of_this_run(const Options& options) {
   const std::string what = options.secret.empty() ? text("rank ", options.rank, " has no secret, and rank 0 at ", options.rendezvous,
@@ -55,7 +55,7 @@ Meeting join_rendezvous(const Options& options, const Introduction& own) {
     Descriptor connection = connect_once(place, std::min(left_until(deadline), milliseconds(2000)));
     if (!connection) {
       if (SteadyClock::now() > deadline) throw_absent(options, {0});
-      std::this_thread::sleep_for(kRetry);
+      std::this_thread::sleep_for(kJoinAgain);
       continue;
     }
     FrameSocket socket(std::move(connection));
@@ -70,7 +70,7 @@ Meeting join_rendezvous(const Options& options, const Introduction& own) {
                     "give the run a port of its own, and start all ranks with the same version");
       // Rank 0 of an earlier run may just be closing at this port, or rank 0 had too many strangers before it.
       if (error.code() != ErrorCode::peer_lost || SteadyClock::now() > deadline) throw;
-      std::this_thread::sleep_for(kRetry);
+      std::this_thread::sleep_for(kJoinAgain);
       continue;
     }
     if (const auto* absence = std::get_if<Absence>(&answer)) throw_absent(options, absence->ranks);

@@ -23,9 +23,9 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kRetry(20);
+constexpr milliseconds kConnectAgain(20);
 constexpr Seconds kConnecting(60);
-constexpr microseconds kSpin(20);  // as the server's
+constexpr microseconds kAnswerSpin(20);  // as the server's
 
 SteadyClock::time_point after(Seconds seconds) {
   return SteadyClock::now() +
@@ -82,7 +82,7 @@ struct RequestClient::Impl {
       server.places = alternatives_of(place);
       while (!connect(server, until, Strangers::refused)) {
         if (SteadyClock::now() > until) throw_late(place, "was not there", connecting);
-        std::this_thread::sleep_for(kRetry);
+        std::this_thread::sleep_for(kConnectAgain);
       }
     }
   }
@@ -142,7 +142,7 @@ struct RequestClient::Impl {
     server.stream.close();
     while (!connect(server, until, Strangers::tried_again)) {
       if (SteadyClock::now() > until) throw_gone(server.place());
-      std::this_thread::sleep_for(kRetry);
+      std::this_thread::sleep_for(kConnectAgain);
     }
     ++reconnections;
     for (std::uint64_t number = server.taken; number < server.asked; ++number)
@@ -183,7 +183,7 @@ struct RequestClient::Impl {
       if (slot.received) return;
       if (!server.stream.open()) recover(server);
       const auto now = SteadyClock::now();
-      if (moved || now - begun < kSpin) continue;
+      if (moved || now - begun < kAnswerSpin) continue;
       if (options.interrupted != nullptr && *options.interrupted)
         throw Error(ErrorCode::interrupted, text("the answer of the server at ", server.place(), " is not waited for any more"));
       if (now > until) throw_late(server.place(), "has not answered", options.deadline);

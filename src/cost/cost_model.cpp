@@ -12,6 +12,7 @@
 #include "cost/cost.hpp"
 #include "cost/host_step.hpp"
 #include "cost/measured.hpp"
+#include "cost/parameter_bytes.hpp"
 #include "model/tensor_flow.hpp"
 #include "plan/stage_places.hpp"
 #include "program/state_exchanges.hpp"
@@ -41,10 +42,6 @@ model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& cali
   return block;
 }
 
-// Weights in 16 bits, gradients, master weights and two moments in 32: bytes of a parameter.
-constexpr double kWeight = 2;
-constexpr double kGradient = 4;
-constexpr double kState = 12;
 // Tables of which a micro-batch touches few rows: 32 bits a value, and one moment for each row (row-wise AdaGrad). Rows are stepped as soon
 // as their gradients are there, so that no gradient of a whole table exists (Mudigere et al. 2022, section 4.1).
 constexpr double kTableValue = 4;

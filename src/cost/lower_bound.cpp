@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cost/block_time.hpp"
+#include "cost/parameter_bytes.hpp"
 #include "model/tensor_flow.hpp"
 #include "profile/exchange_time.hpp"
 
@@ -13,10 +14,6 @@ namespace {
 
 using model::Exchange;
 using profile::ProcessGroup;
-
-// Bytes of a parameter: on the wire and in memory, as computing reads it; master weight and two moments of the optimizer.
-constexpr double kWeight = 2;
-constexpr double kState = 12;
 
 struct RankWork {
   double flops = 0;
@@ -51,7 +48,7 @@ struct BlockBytes {
   int copies = 1;  // experts that a token is sent to
 };
 
-double flops_of(const std::vector<model::Operator>& operators) {
+double product_flops(const std::vector<model::Operator>& operators) {
   double out = 0;
   for (const model::Operator& step : operators)
     if (step.kind != model::Operator::Kind::lookup && step.kind != model::Operator::Kind::elementwise) out += step.flops.value;
@@ -187,8 +184,8 @@ class LeastTimes {
           (one.operation == "all_to_all" ? bytes.context : bytes.ring) += all;
       }
     if (const auto chosen = spec.dims.find("experts_per_token"); chosen != spec.dims.end()) bytes.copies = static_cast<int>(chosen->second);
-    const double again = s.recompute == model::Recompute::full ? flops_of(cost.recomputed_operators) : 0;
-    return times * (flops_of(cost.forward_operators) + flops_of(cost.backward_operators) + again);
+    const double again = s.recompute == model::Recompute::full ? product_flops(cost.recomputed_operators) : 0;
+    return times * (product_flops(cost.forward_operators) + product_flops(cost.backward_operators) + again);
   }
 
   void add_exchanges(const plan::Stage& stage, int first, int last, const plan::Strategy& s, const BlockBytes& bytes) {

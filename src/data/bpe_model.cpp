@@ -20,7 +20,7 @@ constexpr std::size_t kShortWord = 48;
 
 WordCache::Entry& WordCache::place(std::string_view word) { return entries_[hash64(word) & (entries_.size() - 1)]; }
 
-BpeModel::BpeModel(Vocabulary vocabulary, Options options) : vocabulary_(std::move(vocabulary)), options_(options) {
+BpeModel::BpeModel(TokenIds vocabulary, Options options) : vocabulary_(std::move(vocabulary)), options_(options) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string key = options_.byte_level ? std::string(1, static_cast<char>(byte)) : byte_name(static_cast<unsigned char>(byte));
     const auto found = vocabulary_.find(key);

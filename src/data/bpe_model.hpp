@@ -16,7 +16,7 @@ struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
-using Vocabulary = std::unordered_map<std::string, std::uint32_t, StringHash, std::equal_to<>>;
+using TokenIds = std::unordered_map<std::string, std::uint32_t, StringHash, std::equal_to<>>;
 
 // Words that were encoded before; direct-mapped, a fixed 1 MiB. For one thread.
 class WordCache {
@@ -58,13 +58,13 @@ class BpeModel {
   };
 
   // Keys are the strings that words are made of: bytes when byte_level.
-  BpeModel(Vocabulary vocabulary, Options options);
+  BpeModel(TokenIds vocabulary, Options options);
   // The pair's rank is the number of pairs added before; a later equal pair replaces the earlier one.
   void add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t merged);
 
   // Appends the ids of one word, which is not empty.
   void encode(std::string_view word, Scratch& scratch, std::vector<std::uint32_t>& out) const;
-  const Vocabulary& vocabulary() const { return vocabulary_; }
+  const TokenIds& vocabulary() const { return vocabulary_; }
 
  private:
   struct Merge {
@@ -78,7 +78,7 @@ class BpeModel {
     return merges_.find(static_cast<std::uint64_t>(left) << 32 | right);
   }
 
-  Vocabulary vocabulary_;
+  TokenIds vocabulary_;
   Options options_;
   std::array<std::uint32_t, 256> byte_ids_{};  // byte_level: the token of each byte; fallback: of <0xXX>
   FlatMap<Merge> merges_;

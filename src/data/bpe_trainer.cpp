@@ -147,7 +147,7 @@ std::unique_ptr<Tokenizer> BpeTrainer::train(std::int64_t vocab, const ProgressC
   std::vector<std::string> tokens(byte_characters().begin(), byte_characters().end());
   std::sort(tokens.begin(), tokens.end());
   tokens.insert(tokens.begin(), kEndOfText);
-  Vocabulary ids;
+  TokenIds ids;
   for (std::uint32_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], id);
 
   std::vector<Word> words;

@@ -38,10 +38,10 @@ std::uint32_t id_of(const json& value, const std::string& name) {
   return value.get<std::uint32_t>();
 }
 
-Vocabulary read_vocabulary(const json& model, const std::string& name) {
+TokenIds read_vocabulary(const json& model, const std::string& name) {
   const json& entries = member(model, "vocab", name);
   if (!entries.is_object()) bad_tokenizer(name, "the field vocab is not an object");
-  Vocabulary vocabulary;
+  TokenIds vocabulary;
   vocabulary.reserve(entries.size());
   for (const auto& [token, id] : entries.items()) vocabulary.emplace(token, id_of(id, name));
   if (vocabulary.empty()) bad_tokenizer(name, "the vocabulary is empty");
@@ -80,7 +80,7 @@ std::pair<std::string, std::string> merge_parts(const json& entry, const std::st
   bad_tokenizer(name, "a merge is neither \"a b\" nor [\"a\", \"b\"]");
 }
 
-void read_merges(const json& model, const Vocabulary& vocabulary, const std::string& name, BpeModel& out) {
+void read_merges(const json& model, const TokenIds& vocabulary, const std::string& name, BpeModel& out) {
   const json& merges = member(model, "merges", name);
   if (!merges.is_array()) bad_tokenizer(name, "the field merges is not a list");
   const auto find = [&](const std::string& token) {
@@ -94,7 +94,7 @@ void read_merges(const json& model, const Vocabulary& vocabulary, const std::str
   }
 }
 
-BpeModel::Options read_options(const json& model, const Vocabulary& vocabulary, bool byte_level, const std::string& name) {
+BpeModel::Options read_options(const json& model, const TokenIds& vocabulary, bool byte_level, const std::string& name) {
   const auto type = json_field<std::string>(model, "type", "BPE", name);
   if (type != "BPE") unsupported_component(name, "model", type);
   if (model.contains("dropout") && model["dropout"].is_number() && model["dropout"].get<double>() != 0)
@@ -168,7 +168,7 @@ HfTokenizerFile read_hf_tokenizer(const std::string& content, const std::string&
   const json& model = member(root, "model", name);
   if (model.is_object() && !model.contains("merges"))
     unsupported_component(name, "model", json_field<std::string>(model, "type", "without merges", name));
-  const Vocabulary vocabulary = read_vocabulary(model, name);
+  const TokenIds vocabulary = read_vocabulary(model, name);
   CharacterDecoder decoder;
   read_decoder(root.value("decoder", json()), name, decoder);
   file.strip_first_space = decoder.strip_first_space;
@@ -180,7 +180,7 @@ HfTokenizerFile read_hf_tokenizer(const std::string& content, const std::string&
     bad_tokenizer(name, text("the largest id is ", size - 1, " but there are only ", vocabulary.size() + file.added.size(), " tokens"));
   }
   file.tokens.resize(size);
-  Vocabulary words;
+  TokenIds words;
   words.reserve(vocabulary.size());
   for (const auto& [token, id] : vocabulary) {
     if (byte_level) {

@@ -204,7 +204,7 @@ class MergeCutter final : public PieceCutter {
   }
 
   const SentencePieceTable& table_;
-  Vocabulary numbers_;
+  TokenIds numbers_;
   FlatMap<std::uint32_t> merges_;  // left number << 32 | right number to the piece
   FlatMap<std::uint8_t> inside_;   // pairs of characters that stand side by side in some piece
   bool any_unused_ = false;

@@ -25,8 +25,8 @@ struct SentencePiece {
 // What both ways need to know about the pieces. Immutable after construction.
 struct SentencePieceTable {
   std::vector<SentencePiece> pieces;  // by id
-  Vocabulary searchable;              // normal, user-defined and unused pieces
-  Vocabulary reserved;                // the others
+  TokenIds searchable;                // normal, user-defined and unused pieces
+  TokenIds reserved;                  // the others
   Trie user_defined;
   std::uint32_t unknown = 0;
   bool byte_fallback = false;

@@ -9,10 +9,10 @@ namespace tessera::interop {
 namespace {
 
 using Flags = std::vector<std::string>;
-const std::string kSystem = "Megatron-LM";
+const std::string kMegatron = "Megatron-LM";
 
 [[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected = {}, const std::string& hint = {}) {
-  refuse_for(kSystem, where, message, expected, hint);
+  refuse_for(kMegatron, where, message, expected, hint);
 }
 
 double option(const model::BlockSpec& block, const std::string& key, double fallback = 0) {
@@ -217,7 +217,7 @@ void check_megatron_model(const model::ModelSpec& model) {
 std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
   Flags flags;
   add_model(flags, model);
-  const SharedPlan shared = shared_plan(plan, model, kSystem);
+  const SharedPlan shared = shared_plan(plan, model, kMegatron);
   flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch_size), text("--global-batch-size ", plan.global_batch),
                              text("--train-iters ", train.steps)});
   add_precision(flags, plan.precision);

@@ -8,16 +8,17 @@
 namespace tessera::interop {
 namespace {
 
-const std::string kSystem = "torchtitan";
+const std::string kTorchtitan = "torchtitan";
 
-[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected = {}, const std::string& hint = {}) {
-  refuse_for(kSystem, where, message, expected, hint);
+[[noreturn]] void refuse_torchtitan(const Where& where, const std::string& message, const std::string& expected = {},
+                                    const std::string& hint = {}) {
+  refuse_for(kTorchtitan, where, message, expected, hint);
 }
 
 // torchtitan's own conditions on how many micro-batches each schedule of torch.distributed.pipelining takes are checked too.
 std::string schedule_name(const plan::Plan& plan, int pipeline_size) {
   const auto needs = [&](bool met, const std::string& expected) {
-    if (!met) refuse(plan.where, text(plan.micro_batches, " micro-batches for ", plan.stages.size(), " stages"), expected);
+    if (!met) refuse_torchtitan(plan.where, text(plan.micro_batches, " micro-batches for ", plan.stages.size(), " stages"), expected);
   };
   const std::int64_t stages = static_cast<std::int64_t>(plan.stages.size());
   switch (plan.schedule) {
@@ -34,7 +35,7 @@ std::string schedule_name(const plan::Plan& plan, int pipeline_size) {
     case plan::Schedule::zb_h1:
     case plan::Schedule::zb_h2: break;
   }
-  refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b, gpipe, interleaved, zb-v or dualpipe-v");
+  refuse_torchtitan(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b, gpipe, interleaved, zb-v or dualpipe-v");
 }
 
 // The names of the modules of each stage.
@@ -55,10 +56,10 @@ bool is_sharded(const plan::Plan& plan, const SharedPlan& shared) {
   const plan::Strategy& strategy = shared.strategy;
   if (strategy.dp * strategy.cp == 1) return false;
   if (strategy.zero == 0 && (strategy.cp > 1 || strategy.tp > 1 || shared.pipeline_size > 1))
-    refuse(plan.stages.front().where,
-           text("zero 0 with dp ", strategy.dp, " beside cp ", strategy.cp, ", tp ", strategy.tp, " and ", shared.pipeline_size,
-                shared.pipeline_size == 1 ? " stage" : " stages"),
-           "zero 1, 2 or 3");
+    refuse_torchtitan(plan.stages.front().where,
+                      text("zero 0 with dp ", strategy.dp, " beside cp ", strategy.cp, ", tp ", strategy.tp, " and ", shared.pipeline_size,
+                           shared.pipeline_size == 1 ? " stage" : " stages"),
+                      "zero 1, 2 or 3");
   return strategy.zero > 0;
 }
 
@@ -82,20 +83,22 @@ void check_expressible(const plan::Plan& plan, const model::ModelSpec& model, co
   const plan::Strategy& strategy = shared.strategy;
   const Where& where = plan.stages.front().where;
   const std::int64_t pieces = 2 * strategy.cp * strategy.tp;
-  if (model.dim("seq") % pieces != 0) refuse(where, text("sequences of ", model.dim("seq")), text("a multiple of 2 x cp x tp = ", pieces));
+  if (model.dim("seq") % pieces != 0)
+    refuse_torchtitan(where, text("sequences of ", model.dim("seq")), text("a multiple of 2 x cp x tp = ", pieces));
   if (strategy.cp > 1 && strategy.context == model::ContextKind::ulysses)
-    refuse(where, text("cp ", strategy.cp, " by ulysses"), "cp by ring");
+    refuse_torchtitan(where, text("cp ", strategy.cp, " by ulysses"), "cp by ring");
   for (const plan::Padding& padding : plan::paddings(plan, model))
-    refuse(where, text("tp ", strategy.tp, " does not divide ", padding.key, " ", padding.extent),
-           text("a degree that divides it, or ", padding.key, " ", strategy.tp * model::shard_extent(padding.extent, strategy.tp)),
-           "Tessera pads it with zeros, torchtitan does not");
-  if (strategy.offload_optimizer) refuse(where, "the optimizer is on the host", "an optimizer on the device");
+    refuse_torchtitan(
+        where, text("tp ", strategy.tp, " does not divide ", padding.key, " ", padding.extent),
+        text("a degree that divides it, or ", padding.key, " ", strategy.tp * model::shard_extent(padding.extent, strategy.tp)),
+        "Tessera pads it with zeros, torchtitan does not");
+  if (strategy.offload_optimizer) refuse_torchtitan(where, "the optimizer is on the host", "an optimizer on the device");
   if (model.tied_embeddings && shared.pipeline_size > 1)
-    refuse(plan.where, "embedding and head share their weights across stages", "one stage, or tied: false");
+    refuse_torchtitan(plan.where, "embedding and head share their weights across stages", "one stage, or tied: false");
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
-    refuse(plan.where, text("it computes in ", model::name_of(plan.precision)), "fp32 or bf16");
+    refuse_torchtitan(plan.where, text("it computes in ", model::name_of(plan.precision)), "fp32 or bf16");
   if (plan.precision == model::Precision::bf16 && !is_sharded(plan, shared) && (strategy.tp > 1 || shared.pipeline_size > 1))
-    refuse(where, "bf16 with fp32 master weights, but no ranks to shard over", "dp or cp with zero 1, 2 or 3, or fp32");
+    refuse_torchtitan(where, "bf16 with fp32 master weights, but no ranks to shard over", "dp or cp with zero 1, 2 or 3, or fp32");
 }
 
 const char* checkpoint_mode(const SharedPlan& shared) {
@@ -105,21 +108,21 @@ const char* checkpoint_mode(const SharedPlan& shared) {
   for (const auto& stage : shared.layers)
     for (const plan::StrategyRun* run : stage)
       if (run->strategy.recompute != model::Recompute::none) odd = run;
-  refuse(odd->where,
-         text("blocks [", odd->first, ", ", odd->last, ") recompute ", model::name_of(odd->strategy.recompute), " beside others"),
-         "none or full for all layers");
+  refuse_torchtitan(
+      odd->where, text("blocks [", odd->first, ", ", odd->last, ") recompute ", model::name_of(odd->strategy.recompute), " beside others"),
+      "none or full for all layers");
 }
 
 }  // namespace
 
 void check_torchtitan_model(const model::ModelSpec& model) {
   if (!std::set<std::string>{"llama", "qwen_moe", "deepseek"}.contains(model.arch))
-    refuse({}, "it has no models of arch " + model.arch, "llama, qwen_moe or deepseek");
+    refuse_torchtitan({}, "it has no models of arch " + model.arch, "llama, qwen_moe or deepseek");
 }
 
 std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
   check_torchtitan_model(model);
-  const SharedPlan shared = shared_plan(plan, model, kSystem);
+  const SharedPlan shared = shared_plan(plan, model, kTorchtitan);
   check_expressible(plan, model, shared);
   const plan::Strategy& strategy = shared.strategy;
   const bool sharded = is_sharded(plan, shared);
@@ -133,8 +136,8 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
               "\nmixed_precision_param = \"", plan.precision == model::Precision::bf16 ? "bfloat16" : "float32", "\"\n");
   const int copies = sharded ? strategy.copies() / strategy.sharded_over() : strategy.dp;
   if (strategy.dp % copies != 0)
-    refuse(plan.stages.front().where, text("shards ", strategy.shards, " is no multiple of cp ", strategy.cp),
-           "whole context-parallel groups");
+    refuse_torchtitan(plan.stages.front().where, text("shards ", strategy.shards, " is no multiple of cp ", strategy.cp),
+                      "whole context-parallel groups");
   out += text("\n[parallelism]\ndata_parallel_replicate_degree = ", copies, "\ndata_parallel_shard_degree = ", strategy.dp / copies, "\n");
   if (sharded) out += text("fsdp_reshard_after_forward = \"", strategy.zero == 3 ? "always" : "never", "\"\n");
   out += text("tensor_parallel_degree = ", strategy.tp, "\ncontext_parallel_degree = ", strategy.cp, "\n");

@@ -6,15 +6,12 @@
 #include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan.hpp"
+#include "plan/refuse.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::plan {
 namespace {
-
-[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected, const std::string& hint = {}) {
-  throw Error(ErrorCode::invalid_config, "the plan cannot run: " + message, where, expected, hint);
-}
 
 void check_fingerprints(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
   const std::string again = "make a plan for it with `tessera plan`";

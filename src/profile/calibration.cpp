@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "profile/quoted.hpp"
 
 namespace tessera::profile {
 namespace {
@@ -14,17 +15,17 @@ struct Entry {
   double Calibration::*value;
 };
 
-struct Overlap {
+struct OverlapName {
   const char* name;
   bool Overlaps::*value;
 };
 
-constexpr Overlap kOverlaps[] = {{"products", &Overlaps::products},
-                                 {"weight_gradients", &Overlaps::weight_gradients},
-                                 {"shared_experts", &Overlaps::shared_experts},
-                                 {"all_to_alls", &Overlaps::all_to_alls},
-                                 {"state", &Overlaps::state},
-                                 {"messages", &Overlaps::messages}};
+constexpr OverlapName kOverlaps[] = {{"products", &Overlaps::products},
+                                     {"weight_gradients", &Overlaps::weight_gradients},
+                                     {"shared_experts", &Overlaps::shared_experts},
+                                     {"all_to_alls", &Overlaps::all_to_alls},
+                                     {"state", &Overlaps::state},
+                                     {"messages", &Overlaps::messages}};
 
 constexpr Entry kParameters[] = {
     {"matmul", &Calibration::matmul},
@@ -85,7 +86,7 @@ bool is_rate(const std::string& name) {
   return std::find(std::begin(kRates), std::end(kRates), name) != std::end(kRates);
 }
 constexpr double kLeastShare = 1e-6;
-constexpr double kMost = 1e6;
+constexpr double kMostParameter = 1e6;
 
 }  // namespace
 
@@ -104,7 +105,7 @@ Calibration read_calibration(const ConfigNode& node) {
     for (const ConfigNode& item : overlaps->items()) {
       const std::string name = item.as_choice(
           {kOverlaps[0].name, kOverlaps[1].name, kOverlaps[2].name, kOverlaps[3].name, kOverlaps[4].name, kOverlaps[5].name});
-      for (const Overlap& overlap : kOverlaps)
+      for (const OverlapName& overlap : kOverlaps)
         if (name == overlap.name) calibration.overlaps.*overlap.value = true;
     }
   calibration.vector_fallback = node.get("vector_fallback", true);
@@ -118,24 +119,18 @@ Calibration read_calibration(const ConfigNode& node) {
                           guess ? "did you mean '" + *guess + "'?" : std::string());
       }
       *target = value.as_double();
-      if (!(*target >= 0 && *target <= kMost)) throw value.error(text("found ", *target), text("a number from 0 to ", kMost));
+      if (!(*target >= 0 && *target <= kMostParameter))
+        throw value.error(text("found ", *target), text("a number from 0 to ", kMostParameter));
       if (is_rate(key) && *target < kLeastShare) throw value.error(text("found ", *target), text("a share of at least ", kLeastShare));
     }
   }
   return calibration;
 }
 
-namespace {
-
-// In YAML's words, which are JSON's here.
-std::string quoted(const std::string& words) { return nlohmann::json(words).dump(); }
-
-}  // namespace
-
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
   std::string overlaps;
-  for (const Overlap& overlap : kOverlaps)
+  for (const OverlapName& overlap : kOverlaps)
     if (calibration.overlaps.*overlap.value) overlaps += (overlaps.empty() ? "" : ", ") + std::string(overlap.name);
   std::string out = text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator),
                          "\nstack: ", quoted(calibration.stack), "\nattention: ", name_of(calibration.attention), "\noverlaps: [", overlaps,

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "profile/quoted.hpp"
 
 namespace tessera::profile {
 namespace {
 
-constexpr double kMost = 1e18;
+constexpr double kMostQuantity = 1e18;
 
 // In YAML's words, which are JSON's here.
-std::string quoted(const std::string& words) { return nlohmann::json(words).dump(); }
-
 // Reads back as the same number: a plan at the end of a range is within it.
 std::string exact(double value) {
   constexpr double kWhole = 1e15;
@@ -136,8 +135,8 @@ Extent read_extent(const ConfigNode& node) {
     const ConfigNode value = node.at(key);
     if (!value.is_sequence() || value.size() != 2) throw value.error("found no range", "[least, most]");
     const Range range{value[0].as_double(), value[1].as_double()};
-    if (!(range.least >= 0 && range.least <= range.most && range.most <= kMost))
-      throw value.error(text("found [", range.least, ", ", range.most, "]"), text("[least, most], numbers from 0 to ", kMost));
+    if (!(range.least >= 0 && range.least <= range.most && range.most <= kMostQuantity))
+      throw value.error(text("found [", range.least, ", ", range.most, "]"), text("[least, most], numbers from 0 to ", kMostQuantity));
     out.ranges[key] = range;
   }
   read_words(node, "with", out.with);

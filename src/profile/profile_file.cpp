@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profile/profile.hpp"
+#include "profile/quoted.hpp"
 
 namespace tessera::profile {
 namespace {
@@ -156,7 +157,6 @@ RowsSample read_rows(const ConfigNode& node) {
 }  // namespace
 
 std::string to_json(const Profile& profile) {
-  const auto quoted = [](const std::string& value) { return Json(value).dump(); };
   return text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", quoted(profile.model_fingerprint),
               ",\n  \"host\": ", quoted(profile.host), ",\n  \"process_baseline\": ", profile.process_baseline.value,
               ",\n  \"overlap_slowdown\": ", Json(profile.overlap_slowdown).dump(), ",\n  \"blocks\": ", lines(profile.blocks),

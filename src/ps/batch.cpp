@@ -7,7 +7,7 @@
 namespace tessera::ps {
 namespace {
 
-constexpr std::size_t kAhead = 16;
+constexpr std::size_t kSlotsAhead = 16;
 
 // Other bits than those that the servers' indices are ordered by.
 std::uint64_t mixed(Key key) {
@@ -48,7 +48,7 @@ bool Batch::deal(std::size_t most) {
   const std::span<const Key> keys = keys_;
   const std::size_t mask = slots_.size() - 1, end = std::min(dealt_ + most, keys.size());
   for (std::size_t i = dealt_; i < end; ++i) {
-    if (i + kAhead < keys.size()) __builtin_prefetch(&slots_[mixed(keys[i + kAhead]) & mask], 1);
+    if (i + kSlotsAhead < keys.size()) __builtin_prefetch(&slots_[mixed(keys[i + kSlotsAhead]) & mask], 1);
     const auto position = static_cast<std::uint32_t>(i);
     const std::uint64_t hash = mixed(keys[i]);
     std::size_t place = hash & mask;

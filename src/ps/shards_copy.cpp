@@ -17,7 +17,7 @@ std::size_t row_floats(const Table& table) { return static_cast<std::size_t>(tab
 
 constexpr std::size_t kWaitingBytes = comm::kMostMessageBytes / 2;  // that go into one message
 
-nlohmann::json life_of(const Table& table) {
+nlohmann::json lifecycle_json(const Table& table) {
   const LifecycleCounts counts = table.lifecycle_counts();
   return {table.period(), counts.admitted, counts.held_back, counts.evicted};
 }
@@ -37,7 +37,7 @@ void Shards::copy(std::uint64_t process, const Next& next, const Send& send) con
                       {"learning_rate", shard.table.spec().optimizer.learning_rate},
                       {"push_count", shard.table.push_count()},
                       {"counted", {shard.pulled, shard.pushed, shard.refused}},
-                      {"lifecycle", life_of(shard.table)}});
+                      {"lifecycle", lifecycle_json(shard.table)}});
   const std::string words = nlohmann::json{{"workers", workers_.json()}, {"tables", std::move(tables)}}.dump();
   if (words.size() > comm::kMostMessageBytes / 2)
     throw Error(ErrorCode::resource_exhausted, text("more clients or tables than a backup can be told of: ", words.size(), " bytes"));

@@ -25,7 +25,7 @@ namespace {
 // A plan this close to the optimum is good enough.
 constexpr double kTolerance = 1e-3;
 // So many further plans are kept for the simulator.
-constexpr int kClose = 7;
+constexpr int kFurtherPlans = 7;
 // The part of the time, where it is limited, that the search over all blocks may take; families and the front share the rest.
 constexpr double kOfBlocks = 0.7;
 // Shares of the memory at which the front is looked for.
@@ -152,7 +152,7 @@ class PlanSearch {
   }
 
   void search_blocks(SearchResult& out) {
-    BlockAnswer best = search_all(kClose, out);
+    BlockAnswer best = search_all(kFurtherPlans, out);
     out.bound = best.bound;
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});

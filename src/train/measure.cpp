@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kMostCopies = 8;
 // Hosts that differ by less are taken for equal.
-constexpr double kAlike = 1.1;
+constexpr double kSameSpeed = 1.1;
 
 // A block cut in one way, at one micro-batch, on this worker.
 struct BlockCell {
@@ -105,7 +105,7 @@ class Blocks {
     const auto [fastest, slowest] = std::minmax_element(out.begin(), out.end());
     // What may be chance would make a plan for hosts that there are not.
     const bool sure = low[static_cast<std::size_t>(slowest - out.begin())] > high[static_cast<std::size_t>(fastest - out.begin())];
-    if (!sure || *slowest < kAlike * *fastest) return {};
+    if (!sure || *slowest < kSameSpeed * *fastest) return {};
     const double most = *slowest;
     for (double& seconds_of_host : out) seconds_of_host = std::round(100 * most / seconds_of_host) / 100;
     return out;

@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::size_t kSizes[] = {16 << 10, 1 << 20};
+constexpr std::size_t kLinkSizes[] = {16 << 10, 1 << 20};
 constexpr int kRepeats = 5;
 constexpr double kOfRepeats = 0.25;  // seconds, about, for those of one size
 
@@ -73,7 +73,7 @@ std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communi
   const int even = taken + taken % 2;
   int own = 0;
   while (own < taken && rank_at(own) != comm.rank()) ++own;
-  std::vector<std::byte> data(std::max(kSizes[0], kSizes[1]));
+  std::vector<std::byte> data(std::max(kLinkSizes[0], kLinkSizes[1]));
   std::vector<profile::CommSample> out;
   for (int round = 0; round + 1 < even; ++round) {
     const int partner = own < taken ? partner_of(own, round, even) : taken;
@@ -81,10 +81,10 @@ std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communi
     comm::Group pair;
     if (meets) {
       pair = comm.group({rank_at(std::min(own, partner)), rank_at(std::max(own, partner))}, "measure.links");
-      exchanged(pair, std::span(data).first(kSizes[0]));  // connects
+      exchanged(pair, std::span(data).first(kLinkSizes[0]));  // connects
     }
     std::vector<std::vector<profile::MeasuredValue>> of_size;  // by rank
-    for (const std::size_t size : kSizes) {
+    for (const std::size_t size : kLinkSizes) {
       Samples samples;
       meter.together();
       const double slowest = meter.slowest(meets ? exchanged(pair, std::span(data).first(size)) : 0);
@@ -99,8 +99,8 @@ std::vector<profile::CommSample> measure_links(const Meter& meter, comm::Communi
       const int b = partner_of(a, round, even);
       if (b <= a || b >= taken) continue;
       std::vector<profile::CommPoint> points;
-      for (std::size_t i = 0; i < std::size(kSizes); ++i)
-        points.push_back({Bytes(static_cast<std::int64_t>(kSizes[i])), of_size[i][static_cast<std::size_t>(rank_at(a))]});
+      for (std::size_t i = 0; i < std::size(kLinkSizes); ++i)
+        points.push_back({Bytes(static_cast<std::int64_t>(kLinkSizes[i])), of_size[i][static_cast<std::size_t>(rank_at(a))]});
       out.push_back(sample_of(link, seats[static_cast<std::size_t>(a)].first, seats[static_cast<std::size_t>(b)].first, points));
     }
   }

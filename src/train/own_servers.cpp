@@ -14,7 +14,7 @@ namespace {
 // Another process may take a free port before a server does.
 constexpr int kTries = 5;
 
-using Place = std::array<char, 64>;  // ends with zeros
+using Address = std::array<char, 64>;  // ends with zeros
 
 struct Listening {
   std::unique_ptr<ps::Server> server;
@@ -38,7 +38,7 @@ Listening listen(const std::string& address, const std::string& secret) {
 OwnServers::OwnServers(const plan::Plan& plan, comm::Communicator& comm, const std::string& address, const std::string& secret) {
   std::size_t all = 0;
   for (const plan::Server& server : plan.servers) all += static_cast<std::size_t>(server.threads);
-  std::vector<Place> own(all, Place{}), of_ranks(all * static_cast<std::size_t>(comm.world_size()));
+  std::vector<Address> own(all, Address{}), of_ranks(all * static_cast<std::size_t>(comm.world_size()));
   std::size_t next = 0;
   for (const plan::Server& server : plan.servers)
     for (int thread = 0; thread < server.threads; ++thread, ++next) {
@@ -54,7 +54,7 @@ OwnServers::OwnServers(const plan::Plan& plan, comm::Communicator& comm, const s
         }
       });
     }
-  comm.world().all_gather(own.data(), of_ranks.data(), own.size() * sizeof(Place), comm::DataType::u8).wait();
+  comm.world().all_gather(own.data(), of_ranks.data(), own.size() * sizeof(Address), comm::DataType::u8).wait();
   next = 0;
   for (const plan::Server& server : plan.servers)
     for (int thread = 0; thread < server.threads; ++thread, ++next)

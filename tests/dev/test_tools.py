@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -137,6 +138,14 @@ def test_each_sanitizer_runs_where_it_can_find_something(rooms_with):
     assert rooms.rooms_for("asan", root) == ["base", "comm", "model"]
     assert rooms.rooms_for("tsan", root) == ["base", "comm"]
     assert list(rooms.problems(ROOT)) == []
+
+
+def test_what_the_sanitizers_leave_out_is_there(rooms_with):
+    root = rooms_with("tests/base/hash_test.cpp", "TEST(Hash, IsTheSameTwice) {\nTEST_P(Log, IsOrdered) {\nRC_GTEST_PROP(Units, AreRead, ()) {\n")
+    assert list(rooms.strangers(root, ["Hash.", "Log.IsOrdered", "Units."])) == []
+    assert "no test begins with Hash.IsAnother;" in next(rooms.strangers(root, ["Hash.IsAnother"]))
+    assert list(rooms.strangers(ROOT)) == []
+    assert re.search(rooms.left_out(), "MoreHardware.OneMoreNodeIsNeverPlannedSlower")
 
 
 def test_lint_names_file_and_line():

@@ -138,7 +138,7 @@ def test_sources_are_mixed_by_their_weights_whatever_the_plan(tessera):
     for parallel in [{"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}]:
         other = tessera.write("other.yaml", job("other", data, parallel, steps=40))
         assert [batch["samples"] for batch in batches(tessera, other, 40)] == samples
-    shown = tessera("data", "split", yaml).stdout
+    shown = " ".join(tessera("data", "split", yaml).stdout.split())
     assert "75.0 % from " in shown and "25.0 % from " in shown, shown
     refused = tessera("train", yaml, "--no-measure", "--set", "data.sources=[{path: first.txt, weight: 1}, second.txt]", check=False)
     assert refused.returncode == 2 and "1 of 2 sources have a weight" in refused.stderr, refused.stderr

@@ -2,13 +2,14 @@
 #include <charconv>
 #include <set>
 
+#include "plan/refuse.hpp"
 #include "plan/schedule/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
 
-constexpr const char* kFormat = "tessera-schedule";
-constexpr std::int64_t kVersion = 1;
+constexpr const char* kScheduleFormat = "tessera-schedule";
+constexpr std::int64_t kScheduleVersion = 1;
 constexpr int kMostMicroBatches = 1 << 20;
 constexpr const char* kSlotForm = "F, B or W, then CHUNK.MICRO_BATCH: F0.3";
 
@@ -103,10 +104,6 @@ int chunks_in(const Orders& orders) {
   return chunks;
 }
 
-[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected, const std::string& hint = {}) {
-  throw Error(ErrorCode::invalid_config, "the plan cannot run: " + message, where, expected, hint);
-}
-
 // A stage for every pipeline rank and chunk, each on the ranks of its pipeline rank.
 void check_placement(const Plan& plan) {
   const Pipeline pipeline = pipeline_of(plan);
@@ -170,9 +167,9 @@ void check_schedule(const Plan& plan) {
 
 ScheduleFile read_schedule(const ConfigNode& node) {
   node.allow_only({"format", "version", "placement", "micro_batches", "ranks"});
-  if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no schedule", kFormat);
-  if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
-    throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion));
+  if (node.at("format").as_string() != kScheduleFormat) throw node.at("format").error("this is no schedule", kScheduleFormat);
+  if (const std::int64_t version = node.at("version").as_int(); version != kScheduleVersion)
+    throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kScheduleVersion));
   ScheduleFile file;
   file.where = node.where();
   const std::string placement = node.at("placement").as_choice({"plain", "interleaved", "v"});
@@ -217,7 +214,7 @@ void use_schedule(const ScheduleFile& file, Plan& plan) {
 }
 
 std::string to_yaml(const ScheduleFile& file) {
-  std::string out = text("format: ", kFormat, "\nversion: ", kVersion, "\nplacement: ", placement_name(file.placement),
+  std::string out = text("format: ", kScheduleFormat, "\nversion: ", kScheduleVersion, "\nplacement: ", placement_name(file.placement),
                          "\nmicro_batches: ", file.micro_batches, "\nranks:\n");
   for (const auto& order : file.orders) {
     out += "  - [";
