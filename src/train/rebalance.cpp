@@ -18,12 +18,12 @@ constexpr double kWorth = 1.03;
 // Plans of so many degrees may stand on other places.
 constexpr int kRunnersUp = 50;
 
-using RankPlaces = std::tuple<int, int, int, int>;
-RankPlaces place_of(const plan::RankPlace& place) { return {place.group, place.node, place.device, place.threads}; }
+using PlaceKey = std::tuple<int, int, int, int>;
+PlaceKey place_of(const plan::RankPlace& place) { return {place.group, place.node, place.device, place.threads}; }
 
 // The plan with its ranks in the order of `now`'s; no value where they stand on other places.
 std::optional<plan::Plan> in_order_of(const plan::Plan& now, plan::Plan plan) {
-  std::map<RankPlaces, int> rank_at;
+  std::map<PlaceKey, int> rank_at;
   for (std::size_t rank = 0; rank < now.ranks.size(); ++rank) rank_at[place_of(now.ranks[rank])] = static_cast<int>(rank);
   if (plan.ranks.size() != now.ranks.size()) return {};
   std::vector<int> becomes;

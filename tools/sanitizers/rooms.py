@@ -21,8 +21,8 @@ THREADED = {
     "search": "the search over blocks, whose threads share a best price",
 }
 
-# How the names of tests begin that no sanitizer runs: they ask for one answer after another of code that other tests take the same way through. They took half
-# of the time in which the tests ran under the address sanitizer.
+# How the names of tests begin that no sanitizer runs: they ask for one answer after another of code that other tests take the same way
+# through. They took half of the time in which the tests ran under the address sanitizer.
 ANSWERS = [
     "MoreHardware.", "LeastWork.IsNoMoreThanThePriceOfAnyPlan", "Bubble.RanksSchedulesAsThePublishedTables",
     "Search.KeepsVisionModelsAndT5WholeOnWorkers", "Search.PassesRunInAnOrderMadeForTheirTimesWhereThatIsFaster",
