@@ -29,7 +29,7 @@ ANSWERS = [
     "Search.UnequalHostsMakeOnePipelineWhereTheLinkIsSlow", "Search.EqualsEnumerationOnSmallInstances", "Search.GivesTheSameAnswerTwice",
     "Calibrate.ItsFilePricesAClusterThatNamesIt", "Predict.PartsAddUpToTheStep", "HostsBySpeed.AFasterHostMakesAShorterStep",
     "Reference.EncodesAndDecodesAMillionPiecesAsTheReferencePackages", "PrecisionNote.SaysThatAcceleratorsWereToComputeIn32Bits",
-    "Search.OrdersOfTheirOwnFitTheMemory", "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor",
+    "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor",
 ]
 
 # std::thread::hardware_concurrency() starts none.
