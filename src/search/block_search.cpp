@@ -27,6 +27,8 @@ constexpr std::size_t kPreparedFirst = 8;
 constexpr std::size_t kPrepared = 64;
 // In a uniform space, plans that may yet become the fastest: their steps are longer than the shortest by this factor at most.
 constexpr double kNear = 1.3;
+// So many of the best of these are cut otherwise.
+constexpr std::size_t kRecut = 2;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
@@ -322,6 +324,10 @@ class Search {
       solver.effort() = {};
       if (!out_of_time()) found_[i] = solver.refined(std::move(found_[i]));
       if (!out_of_time()) found_[i] = solver.tuned(std::move(found_[i]));
+    });
+    sort_found();
+    in_parallel(std::min(found_.size(), kRecut), [&](OuterSolver& solver, std::size_t i) {
+      if (!out_of_time()) found_[i] = solver.recut(std::move(found_[i]));
     });
     sort_found();
     std::set<std::size_t> families;

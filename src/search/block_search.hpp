@@ -48,7 +48,7 @@ struct BlockSpace {
   GivenDegrees given = {};
   std::vector<int> zero = {0, 1, 2, 3};
   std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
-  // Interleaved and V-shaped ones put several stages on a rank, where all ranks stand on the same devices.
+  // Interleaved and V-shaped ones put several stages on a rank; in pipelines over several groups a uniform space alone has them.
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2,
                                            plan::Schedule::interleaved, plan::Schedule::zb_v};
   SequenceParallel sequence_parallel = SequenceParallel::where_it_divides;  // of blocks that tensor parallelism cuts

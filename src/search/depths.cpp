@@ -26,8 +26,12 @@ bool less(const Unevenness& a, const Unevenness& b) {
 
 class Balance {
  public:
-  Balance(const std::vector<double>& seconds, double message, const Placement& placement)
-      : placement_(placement), message_(message), sums_(1, 0.0), cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
+  Balance(const std::vector<double>& seconds, double message, const std::vector<double>& speeds, const Placement& placement)
+      : placement_(placement),
+        message_(message),
+        speeds_(speeds),
+        sums_(1, 0.0),
+        cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
     for (const double each : seconds) sums_.push_back(sums_.back() + each);
   }
 
@@ -46,7 +50,8 @@ class Balance {
     std::vector<double> out(static_cast<std::size_t>(placement_.ranks), 0.0);
     for (int s = 0; s < placement_.stages(); ++s) {
       const bool sends = s + 1 < placement_.stages() && placement_.rank_of(s) != placement_.rank_of(s + 1);
-      out[static_cast<std::size_t>(placement_.rank_of(s))] += of_stage(cuts, s) + (sends ? message_ : 0);
+      const auto rank = static_cast<std::size_t>(placement_.rank_of(s));
+      out[rank] += of_stage(cuts, s) / speeds_[rank] + (sends ? message_ : 0);
     }
     return out;
   }
@@ -77,6 +82,7 @@ class Balance {
 
   const Placement& placement_;
   const double message_;
+  const std::vector<double>& speeds_;
   std::vector<double> sums_;  // of the blocks before each
   std::vector<int> cuts_;
 };
@@ -131,8 +137,9 @@ std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Pla
   return out;
 }
 
-std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement) {
-  return Balance(seconds, message, placement).run();
+std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const std::vector<double>& speeds,
+                               const Placement& placement) {
+  return Balance(seconds, message, speeds, placement).run();
 }
 
 }  // namespace tessera::search

@@ -28,8 +28,10 @@ std::vector<std::vector<int>> all_cuts(int blocks, int stages, int most);
 // The cuts in which one block less is in a stage of the pipeline rank and one more in another; stages between them move along.
 std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Placement& placement, int rank);
 // Moves single blocks from stage to stage, beginning with even_cuts, as long as the busiest pipeline rank becomes less busy or, failing
-// that, the pipeline ranks or the stages more even. `seconds`: by block; `message`: of a stage whose next one is on other ranks. With
-// blocks that are all alike but the first and the last one, no cut has a less busy busiest rank.
-std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement);
+// that, the pipeline ranks or the stages more even. `seconds`: by block, on a pipeline rank of speed 1; `message`: of a stage whose next
+// one is on other ranks; `speeds`: by pipeline rank. With blocks that are all alike but the first and the last one, and ranks of one speed,
+// no cut has a less busy busiest rank.
+std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const std::vector<double>& speeds,
+                               const Placement& placement);
 
 }  // namespace tessera::search

@@ -218,11 +218,12 @@ class Choices {
     return problem_.space.uniform || micro_batches >= cost::least_micro_batches(schedule, ranks);
   }
 
-  // How many stages each rank of a pipeline on one team may have.
+  // How many stages each rank of a pipeline may have. On several teams only in a uniform space: elsewhere these would be most of what is
+  // looked at.
   void list_chunks(Outer outer) {
     const int ranks = outer.stages();
     const bool interleaved = outer.schedule == plan::Schedule::interleaved;
-    if (outer.groups.size() > 1 || ranks == 1 || !fills(outer.schedule, outer.micro_batches, ranks)) return;
+    if ((outer.groups.size() > 1 && !problem_.space.uniform) || ranks == 1 || !fills(outer.schedule, outer.micro_batches, ranks)) return;
     if (interleaved && outer.micro_batches % ranks != 0) return;
     const int given = problem_.space.given.chunks;
     const int fewest = interleaved && given > 0 ? given : 2;

@@ -85,6 +85,8 @@ class OuterSolver {
   Found refined(Found found);
   // The same with passes in an order made for the stages' times, where the space has such orders and that is faster.
   Found tuned(Found found);
+  // The same with the blocks cut otherwise, each way with an order made for it: one that was made for one cut says little of another.
+  Found recut(Found found);
 
  private:
   // By pipeline rank: the fronts of its kind, and what it stands on.
@@ -105,6 +107,8 @@ class OuterSolver {
   // Nothing where a stage does not fit its memory; so the next.
   std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts, bool delayed);
   std::optional<plan::Plan> plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
+  // `best`: a plan of the same outer choice. Whether it was replaced.
+  bool replace_if_shorter(Found& best, plan::Plan plan, const std::vector<int>& cuts);
 
   // Of the groups of an outer choice.
   using Kinds = std::vector<StageFronts*>;

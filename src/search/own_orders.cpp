@@ -1,5 +1,6 @@
 // Plans whose passes run in an order of their own, made for how long their stages take.
 #include <algorithm>
+#include <numeric>
 
 #include "cost/cost.hpp"
 #include "cost/priced_plan.hpp"
@@ -13,6 +14,9 @@ namespace {
 
 // Passes that tuning may look at each time, which takes some ten milliseconds, and how many may be simulated of all plans that are tried.
 constexpr std::int64_t kEffort = 4'000'000, kSimulated = 100'000;
+// Of cuts that each get an order of their own: so many that are the most even, of all if those are not more than the second figure.
+constexpr std::size_t kTunedCuts = 24;
+constexpr int kMostCuts = 5000;
 // A plan with an order of its own that is not shorter by this part is not worth it.
 constexpr double kWorth = 0.01;
 
@@ -81,14 +85,33 @@ bool fits(const plan::Plan& plan, const cluster::ClusterSpec& cluster, double me
   return cost::fullest_rank(plan, plan.predicted->memory, cluster).share <= memory;
 }
 
+// Its backward passes are halves.
+plan::Schedule schedule_of(const Outer& outer, const plan::Plan& plan) { return outer.chunks == 1 ? plan::Schedule::zb_h1 : plan.schedule; }
+
+void give_own_order(plan::Plan& plan, cost::CostModel& cost_model, double memory) {
+  plan.order.clear();
+  const plan::TimedPipeline pipeline = timed(plan, cost_model, memory);
+  plan::Orders first;
+  for (int rank = 0; rank < pipeline.pipeline.size; ++rank) first.push_back(order_of(plan, rank));
+  plan.order = tuned_orders(pipeline, first, kEffort);
+}
+
 }  // namespace
+
+bool OuterSolver::replace_if_shorter(Found& best, plan::Plan plan, const std::vector<int>& cuts) {
+  Found other{best.outer, kNever, std::move(plan), cuts};
+  other.plan.predicted = sim::predict(other.plan, cost_model_);
+  other.step = other.plan.predicted->step.value;
+  if (other.step >= best.step * (1 - kEqual) || !fits(other.plan, problem_.cluster, problem_.space.memory)) return false;
+  best = std::move(other);
+  return true;
+}
 
 Found OuterSolver::tuned(Found found) {
   const Outer& outer = *found.outer;
   if (!problem_.space.own_orders || outer.stages() == 1) return found;
   plan::Plan plan = found.plan;
-  // Its backward passes are halves.
-  if (outer.chunks == 1) plan.schedule = plan::Schedule::zb_h1;
+  plan.schedule = schedule_of(outer, plan);
   Found best = found;
   const Stages stages = stages_of(outer);
   const Placement placement{outer.stages(), outer.chunks, plan.schedule};
@@ -96,20 +119,11 @@ Found OuterSolver::tuned(Found found) {
   std::int64_t simulated = 0;
   const auto try_order = [&](plan::Plan with, const std::vector<int>& cuts) {
     simulated += static_cast<std::int64_t>(with.stages.size()) * with.micro_batches * 3;
-    Found other{&outer, kNever, std::move(with), cuts};
-    other.plan.predicted = sim::predict(other.plan, cost_model_);
-    other.step = other.plan.predicted->step.value;
-    if (other.step >= best.step * (1 - kEqual) || !fits(other.plan, problem_.cluster, problem_.space.memory)) return false;
-    best = std::move(other);
-    return true;
+    return replace_if_shorter(best, std::move(with), cuts);
   };
   for (bool improved = true; improved;) {
     effort_.watch();
-    plan.order.clear();
-    const plan::TimedPipeline pipeline = timed(plan, cost_model_, problem_.space.memory);
-    plan::Orders first;
-    for (int rank = 0; rank < pipeline.pipeline.size; ++rank) first.push_back(order_of(plan, rank));
-    plan.order = tuned_orders(pipeline, first, kEffort);
+    give_own_order(plan, cost_model_, problem_.space.memory);
     improved = try_order(plan, best.cuts);
     if (!improved) break;
     // The same order with single blocks moved from one stage to another.
@@ -127,6 +141,44 @@ Found OuterSolver::tuned(Found found) {
         }
     }
     plan = best.plan;
+  }
+  forget(outer);
+  return best.step < found.step * (1 - kWorth) ? best : found;
+}
+
+Found OuterSolver::recut(Found found) {
+  const Outer& outer = *found.outer;
+  if (!problem_.space.own_orders || outer.stages() == 1) return found;
+  Found best = found;
+  const Stages stages = stages_of(outer);
+  const Placement placement{outer.stages(), outer.chunks, schedule_of(outer, found.plan)};
+  start(outer, true);
+  std::vector<std::vector<int>> ways = all_cuts(found.cuts.back(), placement.stages(), kMostCuts);
+  if (ways.empty())
+    for (int rank = 0; rank < placement.ranks; ++rank)
+      for (std::vector<int>& cuts : moves_from(found.cuts, placement, rank)) ways.push_back(std::move(cuts));
+  // Seconds of the busiest pipeline rank, and the squares of all.
+  const auto unevenness = [&](const std::vector<int>& cuts) {
+    std::vector<double> busy(static_cast<std::size_t>(placement.ranks), 0.0);
+    for (int stage = 0; stage < placement.stages(); ++stage) {
+      const auto rank = static_cast<std::size_t>(placement.rank_of(stage));
+      for (int block = cuts[static_cast<std::size_t>(stage)]; block < cuts[static_cast<std::size_t>(stage) + 1]; ++block)
+        busy[rank] += stages.kinds[rank]->least_busy(cost_model_.repeat_of()[static_cast<std::size_t>(block)]);
+    }
+    return std::pair(*std::max_element(busy.begin(), busy.end()), std::inner_product(busy.begin(), busy.end(), busy.begin(), 0.0));
+  };
+  std::vector<std::pair<std::pair<double, double>, const std::vector<int>*>> by_unevenness;
+  for (const std::vector<int>& cuts : ways) by_unevenness.emplace_back(unevenness(cuts), &cuts);
+  std::stable_sort(by_unevenness.begin(), by_unevenness.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  by_unevenness.resize(std::min(by_unevenness.size(), kTunedCuts));
+  for (const auto& [busy, cuts] : by_unevenness) {
+    if (busy.first > best.step || is_set(problem_.stop)) break;
+    std::optional<plan::Plan> plan = plan_of(outer, stages, *cuts);
+    if (!plan) continue;
+    plan->schedule = placement.schedule;
+    plan->delayed_exchange = found.plan.delayed_exchange;
+    give_own_order(*plan, cost_model_, problem_.space.memory);
+    replace_if_shorter(best, std::move(*plan), *cuts);
   }
   forget(outer);
   return best.step < found.step * (1 - kWorth) ? best : found;

@@ -73,7 +73,7 @@ bool OuterSolver::exhausts(const Outer& outer) {
 }
 
 std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipeline_rank, std::vector<Segment>& segments, double most) {
-  StageFronts& fronts = this->fronts(outer, outer.groups.front());
+  StageFronts& fronts = *stages_of(outer).kinds[static_cast<std::size_t>(pipeline_rank)];
   const std::vector<std::vector<int>>& peaks = peaks_of(outer)[static_cast<std::size_t>(pipeline_rank)];
   const double room = fronts.room(segments);
   const auto fits = [&](const StageEntry& entry) {
@@ -96,19 +96,19 @@ std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipe
 
 std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most) {
   const Placement placement = placement_of(outer);
-  const GroupCut& cut = outer.groups.front();
-  StageFronts& fronts = this->fronts(outer, cut);
+  const Stages of = stages_of(outer);
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
   std::vector<double> message(static_cast<std::size_t>(placement.ranks), 0.0);  // seconds
-  for (int stage = 0; stage + 1 < placement.stages(); ++stage)
-    if (placement.rank_of(stage) != placement.rank_of(stage + 1))
-      message[static_cast<std::size_t>(placement.rank_of(stage))] +=
-          this->message(outer, cut, cut, cuts[static_cast<std::size_t>(stage) + 1]);
+  for (int stage = 0; stage + 1 < placement.stages(); ++stage) {
+    const auto from = static_cast<std::size_t>(placement.rank_of(stage)), to = static_cast<std::size_t>(placement.rank_of(stage + 1));
+    if (from != to) message[from] += this->message(outer, *of.cuts[from], *of.cuts[to], cuts[static_cast<std::size_t>(stage) + 1]);
+  }
   RankEntries out;
   out.cuts = cuts;
   std::vector<double> warm_up;  // at least, by rank
   double busiest = 0;
   for (int rank = 0; rank < placement.ranks; ++rank) {
+    const StageFronts& fronts = *of.kinds[static_cast<std::size_t>(rank)];
     const double sends = message[static_cast<std::size_t>(rank)];
     double busy = fronts.busy_of(sends);
     double fill = fronts.warm_up_of(sends);
@@ -132,6 +132,7 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   std::vector<Way> ways;
   for (int rank = 0; rank < placement.ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
+    const StageFronts& fronts = *of.kinds[at];
     const std::vector<const StageEntry*> entries = fitting(outer, rank, out.segments[at], most - all + warm_up[at]);
     if (entries.empty()) return {};
     for (const StageEntry* entry : entries)
@@ -160,14 +161,14 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
 
 std::vector<std::vector<int>> OuterSolver::first_cuts(const Outer& outer) {
   const Placement placement = placement_of(outer);
-  const GroupCut& cut = outer.groups.front();
-  StageFronts& fronts = this->fronts(outer, cut);
+  const Stages of = stages_of(outer);
+  const StageFronts& first = *of.kinds.front();
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
   const int blocks = static_cast<int>(repeat_of.size());
   std::vector<double> busy;
-  for (const int repeat : repeat_of) busy.push_back(fronts.least_busy(repeat));
-  std::vector<std::vector<int>> out = {balanced_cuts(busy, fronts.busy_of(message(outer, cut, cut, blocks / 2)), placement),
-                                       even_cuts(blocks, placement.stages())};
+  for (const int repeat : repeat_of) busy.push_back(first.least_busy(repeat));
+  const double send = first.busy_of(message(outer, *of.cuts.front(), *of.cuts.back(), blocks / 2));
+  std::vector<std::vector<int>> out = {balanced_cuts(busy, send, shares_of(of.kinds), placement), even_cuts(blocks, placement.stages())};
   if (blocks - 2 >= placement.stages()) out.push_back(even_inner_cuts(blocks, placement.stages()));
   return out;
 }
@@ -206,12 +207,13 @@ std::optional<Found> OuterSolver::solve_chunks(const Outer& outer, double most, 
 
 plan::Plan OuterSolver::plan_of(const Outer& outer, const RankEntries& ranks) {
   const Placement placement = placement_of(outer);
-  plan::Plan plan = frame_of(outer, stages_of(outer));
+  const Stages of = stages_of(outer);
+  plan::Plan plan = frame_of(outer, of);
   std::vector<plan::Stage> stages(static_cast<std::size_t>(placement.stages()));
   for (int rank = 0; rank < placement.ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     const std::vector<Segment>& segments = ranks.segments[at];
-    const std::vector<plan::Strategy> strategies = fronts(outer, outer.groups.front()).strategies(*ranks.entries[at], segments);
+    const std::vector<plan::Strategy> strategies = of.kinds[at]->strategies(*ranks.entries[at], segments);
     auto strategy = strategies.begin();
     for (int chunk = 0; chunk < placement.chunks; ++chunk) {
       const Segment& segment = segments[static_cast<std::size_t>(chunk)];

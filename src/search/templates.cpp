@@ -221,7 +221,8 @@ class Templates {
           cost_model_.input_bytes(cost_model_.repeat_of()[blocks.size() / 2], problem_.global_batch / pipeline.micro_batches);
       const int width = devices_ / placement.ranks;
       const double message = cost_model_.messages(bytes, space_.group, width, space_.group, width);
-      out.push_back(balanced_cuts(busy, (static_cast<double>(pipeline.micro_batches) - pipeline.fill.backward) * message, placement));
+      out.push_back(balanced_cuts(busy, (static_cast<double>(pipeline.micro_batches) - pipeline.fill.backward) * message,
+                                  std::vector<double>(static_cast<std::size_t>(placement.ranks), 1.0), placement));
     }
     for (auto cuts = out.begin(); cuts != out.end();) cuts = std::find(out.begin(), cuts, *cuts) == cuts ? cuts + 1 : out.erase(cuts);
     return out;

@@ -11,12 +11,13 @@
 namespace tessera::search {
 namespace {
 
-model::JobSpec job_of(const std::string& parallel) {
-  model::JobSpec job = model::read_job(ConfigNode::parse(
-      "name: speeds\nmodel: {arch: llama, hidden: 256, layers: 8, heads: 4, kv_heads: 4, ffn: 768, seq: 128, vocab: 4096}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 16, precision: fp32}\nparallel: " +
-          parallel + "\n",
-      "job.yaml"));
+model::JobSpec job_of(const std::string& parallel, int layers = 8) {
+  model::JobSpec job =
+      model::read_job(ConfigNode::parse(text("name: speeds\nmodel: {arch: llama, hidden: 256, layers: ", layers,
+                                             ", heads: 4, kv_heads: 4, ffn: 768, seq: 128, vocab: 4096}\n"
+                                             "data: {source: synthetic}\ntrain: {global_batch: 16, precision: fp32}\nparallel: ",
+                                             parallel, "\n"),
+                                        "job.yaml"));
   job.cluster.kind = model::ClusterChoice::Kind::file;
   return job;
 }
@@ -47,6 +48,31 @@ TEST(HostsBySpeed, ReplicasTakeSamplesByTheirSpeed) {
   const profile::Profile nothing;
   cost::CostModel cost_model(job.model, job.train, hosts, nothing);
   EXPECT_NEAR(sim::predict(plan, cost_model).step.value, plan.predicted->step.value, 1e-6 * plan.predicted->step.value);
+}
+
+// Of two hosts, one of which is twice as fast, each with two stages of the six blocks: so few that all cuts are looked at.
+TEST(HostsBySpeed, PipelinesWithSeveralStagesARankAreCutByTheirSpeed) {
+  for (const std::string schedule : {"zb-v", "interleaved, chunks: 2"}) {
+    const model::JobSpec job = job_of("{dp: 1, pp: 2, tp: 1, micro_batches: 8, schedule: " + schedule + "}", 4);
+    const cluster::ClusterSpec hosts = hosts_of("[2, 1, 1, 1]");
+    plan::Plan plan = search(job, hosts, {}).best;
+    EXPECT_NO_THROW(plan::check(plan, job, hosts));
+    ASSERT_EQ(plan.stages.size(), 4u);
+    EXPECT_TRUE(plan.ranks[0].node == 0 || plan.ranks[1].node == 0);
+    const profile::Profile nothing;
+    cost::CostModel cost_model(job.model, job.train, hosts, nothing);
+    const double found = sim::predict(plan, cost_model).step.value;
+    plan.order.clear();
+    const plan::Strategy strategy = plan.stages.front().runs.front().strategy;
+    for (int first = 1; first < 4; ++first)
+      for (int second = first + 1; second < 5; ++second)
+        for (int third = second + 1; third < 6; ++third) {
+          const int cuts[] = {0, first, second, third, 6};
+          for (std::size_t s = 0; s < 4; ++s) plan.stages[s].runs = {{cuts[s], cuts[s + 1], strategy}};
+          EXPECT_GE(sim::predict(plan, cost_model).step.value, found * (1 - 1e-9))
+              << schedule << ", cut at " << first << ", " << second << ", " << third;
+        }
+  }
 }
 
 TEST(HostsBySpeed, AFasterHostMakesAShorterStep) {

@@ -155,7 +155,7 @@ TEST(SeveralStages, AreCutSoThatTheBusiestRankIsLeastBusy) {
   seconds.back() = 3;
   // 13 seconds for two ranks.
   const Placement placement{2, 2, plan::Schedule::interleaved};
-  const std::vector<int> cuts = balanced_cuts(seconds, 0, placement);
+  const std::vector<int> cuts = balanced_cuts(seconds, 0, std::vector<double>(static_cast<std::size_t>(placement.ranks), 1.0), placement);
   ASSERT_EQ(cuts.size(), 5u);
   double busy[2] = {};
   for (int s = 0; s < 4; ++s) {
