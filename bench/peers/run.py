@@ -3,7 +3,7 @@
     python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--stock-allocator] [--json]
 
 VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
-its head to its embedding). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
+its head to its embedding); its layers are split, as stages of six are made of halves more evenly (model.split_layers). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
 measured time; and two such pipelines (1F1B) with two replicas of each stage, whose gradients are averaged at the end. Pipelines run with 4 and with 8 micro-batches, and the
 faster counts. DeepSpeed's ways are ZeRO-1 and ZeRO-2 over Gloo: on CPUs it neither communicates beside computing nor gains from summing gradients where they are kept
 (use_multi_rank_bucket_allreduce), which Gloo does no faster. Before and after the first update its losses must be DDP's, as both train the same model on the same samples; later ones part by
@@ -61,7 +61,7 @@ def section_of(model):
     """What train.yaml says of it."""
     of = MODELS[model]
     if model == "bert":
-        return {"arch": "bert", "hidden": 768, "layers": 6, "heads": 12, "seq": of["shape"][0], "vocab": of["classes"], "dropout": 0.1}
+        return {"arch": "bert", "split_layers": True, "hidden": 768, "layers": 6, "heads": 12, "seq": of["shape"][0], "vocab": of["classes"], "dropout": 0.1}
     return {"arch": model, "image": of["shape"][1], "classes": of["classes"]}
 
 

@@ -5,27 +5,43 @@
 namespace tessera::model {
 namespace {
 
-BlockSpec layer(const ModelSpec& model) {
-  const std::int64_t hidden = model.dim("hidden");
-  const std::int64_t ffn = model.dim("ffn");
-  const std::string prefix = "bert.encoder.layer.{}.";
-  BlockSpec block;
-  block.kind = "encoder_layer";
-  block.name = "layer.{}";
-  block.dims = model.dims;
-  // In the order in which nn/ takes them.
+const std::string kLayer = "bert.encoder.layer.{}.";
+
+// Parameters in the order in which nn/ takes them.
+void add_attention_half(BlockSpec& block) {
+  const std::int64_t hidden = block.dim("hidden");
   for (const char* name : {"query", "key", "value"})
-    add_linear(block.parameters, prefix + "attention.self." + name, hidden, hidden, 0, false);
+    add_linear(block.parameters, kLayer + "attention.self." + name, hidden, hidden, 0, false);
   for (const char* name : {"query", "key", "value"})
-    block.parameters.push_back(bias(prefix + "attention.self." + name + ".bias", hidden, 0));
-  add_linear(block.parameters, prefix + "attention.output.dense", hidden, hidden, 1, true);
-  add_layer_norm(block.parameters, prefix + "attention.output.LayerNorm", hidden);
-  add_linear(block.parameters, prefix + "intermediate.dense", ffn, hidden, 0, true);
-  add_linear(block.parameters, prefix + "output.dense", hidden, ffn, 1, true);
-  add_layer_norm(block.parameters, prefix + "output.LayerNorm", hidden);
-  block.inputs = {{"hidden", {model.dim("seq"), hidden}}};
-  block.outputs = block.inputs;
+    block.parameters.push_back(bias(kLayer + "attention.self." + name + ".bias", hidden, 0));
+  add_linear(block.parameters, kLayer + "attention.output.dense", hidden, hidden, 1, true);
+  add_layer_norm(block.parameters, kLayer + "attention.output.LayerNorm", hidden);
+}
+
+void add_feed_forward_half(BlockSpec& block) {
+  const std::int64_t hidden = block.dim("hidden"), ffn = block.dim("ffn");
+  add_linear(block.parameters, kLayer + "intermediate.dense", ffn, hidden, 0, true);
+  add_linear(block.parameters, kLayer + "output.dense", hidden, ffn, 1, true);
+  add_layer_norm(block.parameters, kLayer + "output.LayerNorm", hidden);
+}
+
+BlockSpec layer(const ModelSpec& model, const std::string& kind, const std::string& name, auto... adds) {
+  const TensorSpec hidden{"hidden", {model.dim("seq"), model.dim("hidden")}};
+  BlockSpec block{kind, name, model.dims, {}, {hidden}, {hidden}};
+  (adds(block), ...);
   return block;
+}
+
+// All layers, each as one block or as two.
+std::vector<Repeat> layers(const ModelSpec& model, bool split) {
+  const int count = static_cast<int>(model.dim("layers"));
+  if (!split) return {{layer(model, "encoder_layer", "layer.{}", add_attention_half, add_feed_forward_half), count}};
+  std::vector<Repeat> out;
+  for (int i = 0; i < count; ++i) {
+    out.push_back({layer(model, "attention_sublayer", "layer.{}.attention", add_attention_half), 1, i});
+    out.push_back({layer(model, "feed_forward_sublayer", "layer.{}.feed_forward", add_feed_forward_half), 1, i});
+  }
+  return out;
 }
 
 BlockSpec embedding(const ModelSpec& model) {
@@ -61,8 +77,8 @@ BlockSpec head(const ModelSpec& model, bool next_sentence) {
 }  // namespace
 
 ModelSpec read_bert(const Settings& settings) {
-  settings.allow_only(
-      with_run_keys({"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head", "norm_eps"}));
+  settings.allow_only(with_run_keys(
+      {"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head", "norm_eps", "split_layers"}));
   ModelSpec model;
   model.arch = "bert";
   auto& dims = model.dims;
@@ -82,7 +98,9 @@ ModelSpec read_bert(const Settings& settings) {
   model.tied_embeddings = settings.flag("tied", true);
   const bool next_sentence = settings.choice("head", {"mlm", "pretraining"}, "mlm") == "pretraining";
   if (next_sentence) dims["next_sentence"] = 1;
-  model.repeats = {{embedding(model), 1}, {layer(model), static_cast<int>(model.dim("layers"))}, {head(model, next_sentence), 1}};
+  model.repeats = layers(model, settings.flag("split_layers", false));
+  model.repeats.insert(model.repeats.begin(), {embedding(model), 1});
+  model.repeats.push_back({head(model, next_sentence), 1});
   return model;
 }
 

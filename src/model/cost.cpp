@@ -20,6 +20,8 @@ constexpr std::array kFormulas = {
     Formula{"lm_head", lm_head_cost},
     Formula{"decoder_layer", transformer_layer_cost},
     Formula{"encoder_layer", encoder_layer_cost},
+    Formula{"attention_sublayer", attention_sublayer_cost},
+    Formula{"feed_forward_sublayer", feed_forward_sublayer_cost},
     Formula{"moe_layer", moe_layer_cost},
     Formula{"position_embedding", embedding_cost},
     Formula{"language_head", lm_head_cost},

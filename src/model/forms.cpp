@@ -47,7 +47,8 @@ std::optional<Lack> lack_of(const ModelSpec& model, Precision precision) {
 bool is_of_t5(const BlockSpec& block) { return block.dims.contains("buckets"); }
 
 bool cut_by_nn(const BlockSpec& block) {
-  constexpr std::array<std::string_view, 3> kPlain = {"embedding", "transformer_layer", "lm_head"};
+  constexpr std::array<std::string_view, 5> kPlain = {"embedding", "transformer_layer", "lm_head", "attention_sublayer",
+                                                      "feed_forward_sublayer"};
   if (std::find(kPlain.begin(), kPlain.end(), block.kind) != kPlain.end()) return true;
   const auto has = [&](const char* key) { return block.dims.contains(key) && block.dims.at(key) != 0; };
   if (block.kind == "moe_layer") return true;

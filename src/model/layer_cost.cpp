@@ -31,6 +31,20 @@ class Layer {
         rows_(shard.micro_batch_size * split(seq_, cp_)),
         rows_cut_(shard.sequence_parallel ? split(rows_, tp_) : rows_) {}
 
+  BlockCost attention() && {
+    norm("norm");
+    self_attention();
+    residual(false);
+    return finish(work_.kept());
+  }
+
+  BlockCost feed_forward() && {
+    norm("norm");
+    dense(block_.dim("ffn"), true);
+    residual(false);
+    return finish(0);
+  }
+
   BlockCost cost() && {
     const bool sandwich = option("norms", 2) == 4;
     const std::int64_t attention_begin = work_.kept();
@@ -358,5 +372,7 @@ int summed_pieces(std::int64_t rows, Bytes bytes) {
 }
 
 BlockCost layer_cost(const BlockSpec& block, const BlockShard& shard) { return Layer(block, shard).cost(); }
+BlockCost attention_cost(const BlockSpec& block, const BlockShard& shard) { return Layer(block, shard).attention(); }
+BlockCost feed_forward_cost(const BlockSpec& block, const BlockShard& shard) { return Layer(block, shard).feed_forward(); }
 
 }  // namespace tessera::model

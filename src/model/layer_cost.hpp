@@ -26,5 +26,8 @@ namespace tessera::model {
 
 // All fields. `saved` and the workspaces are those of autograd.
 BlockCost layer_cost(const BlockSpec& block, const BlockShard& shard);
+// Of its halves, each with a norm: attention, and a feed-forward network without experts.
+BlockCost attention_cost(const BlockSpec& block, const BlockShard& shard);
+BlockCost feed_forward_cost(const BlockSpec& block, const BlockShard& shard);
 
 }  // namespace tessera::model

@@ -70,9 +70,9 @@ struct MeasuredCost {
 };
 
 struct BlockSpec {
-  // The registry's key: "embedding", "transformer_layer" and "lm_head" are Llama's. The others: "position_embedding",
-  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector", "patch_embedding", "classifier";
-  // "conv_layer", "residual_block"; "mlp", "embedding_tables", "interaction".
+  // The registry's key: "embedding", "transformer_layer" and "lm_head" are Llama's. The others: "position_embedding", "encoder_layer",
+  // "attention_sublayer", "feed_forward_sublayer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector",
+  // "patch_embedding", "classifier"; "conv_layer", "residual_block"; "mlp", "embedding_tables", "interaction".
   std::string kind;
   std::string name;  // "embed", "layers.{}", "head"
   // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"; where a model has them, "qkv_bias",

@@ -221,6 +221,42 @@ LatentBytes latent_bytes(const BlockSpec& block, const BlockShard& shard, std::i
           element * (shared + query * (query_rank > 0 ? query_rank : hidden) + key_value * low), shared};
 }
 
+// What the halves of a layer have in common in nn/, norm(x + drop(f(x))), beside what f keeps and needs.
+struct Sublayer {
+  std::int64_t kept = 0;      // beside input and sum
+  std::int64_t core = 0;      // of that, what selective recomputation does not keep
+  std::int64_t sums = 0;      // of that, what the input half of the backward pass drops
+  std::int64_t forward = 0;   // beside what is kept and passed on
+  std::int64_t again = 0;     // beside these, where all is computed again
+  std::int64_t backward = 0;  // beside the gradients of output and sum
+  std::int64_t held = 0;      // of that, until the weight half has run
+  std::int64_t weights = 0;   // bytes
+  std::int64_t forward_traffic = 0;
+  std::int64_t backward_traffic = 0;
+};
+
+void set_sublayer(BlockCost& cost, const BlockSpec& block, const BlockShard& shard, const Sublayer& of) {
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const std::int64_t input = element * rows_cut * hidden;
+  const std::int64_t kept = 2 * input + norm_statistics(block) * kF32 * rows_cut + of.kept;
+  const bool recomputed = shard.recompute == Recompute::full, selective = shard.recompute == Recompute::selective;
+  const bool cut = shard.sequence_parallel && shard.tensor_parallel > 1;
+  const std::int64_t gathered = cut ? element * rows * hidden : 0;
+  const std::int64_t dropped = block.dims.contains("dropout") ? input : 0;
+  cost.saved = Bytes(recomputed ? input : selective ? kept - of.core : kept);
+  // The sum goes, and the gradient of the output stays, all rows of it.
+  cost.saved_for_weight = Bytes(kept - input - of.sums + element * rows * hidden + of.held);
+  cost.forward_traffic = Bytes(of.weights + element * rows_cut * 5 * hidden + of.forward_traffic);
+  cost.backward_traffic =
+      Bytes(2 * of.weights + element * rows_cut * 10 * hidden + of.backward_traffic + 2 * kF32 * (of.weights / element));
+  if (cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
+  cost.forward_workspace = Bytes(gathered + of.forward + (recomputed ? of.again : 0));
+  cost.backward_workspace = Bytes(2 * input + dropped + 2 * gathered + std::max(of.backward, element * rows * hidden) +
+                                  (recomputed  ? kept - input
+                                   : selective ? of.core
+                                               : 0));
+}
+
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
 BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const FeedForwardBytes& feed_forward) {
   BlockCost cost = layer_cost(block, shard);
@@ -312,6 +348,46 @@ BlockCost t5_layer_cost(BlockSpec block, const BlockShard& shard) {
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
   if (is_of_t5(block) && kept_by_nn(block)) return t5_layer_cost(block, shard);
   return kept_by_nn(block) ? kept_by_tessera(block, shard, dense_bytes(block, shard)) : layer_cost(block, shard);
+}
+
+BlockCost attention_sublayer_cost(const BlockSpec& block, const BlockShard& shard) {
+  BlockCost cost = attention_cost(block, shard);
+  if (!kept_by_nn(block)) return cost;
+  const Sizes sizes = sizes_of(block, shard);
+  const std::int64_t heads = block.dim("heads") / shard.tensor_parallel;
+  const std::int64_t attended = heads * block.dim("head_dim");
+  const std::int64_t keys = 2 * (block.dim("kv_heads") / shard.tensor_parallel) * block.dim("head_dim");  // and values
+  const std::int64_t width = 2 * attended + keys;  // queries, keys, values, and what is attended
+  const ContextBytes context = set_context_exchanges(cost, block, shard, attended, keys);
+  const std::int64_t row = sizes.element * sizes.rows;
+  const std::int64_t sums = kF32 * sizes.rows * heads;  // the scores' logarithmic sums
+  set_sublayer(cost, block, shard,
+               {.kept = row * width + sums,
+                .core = row * attended + sums,
+                .sums = sums,
+                .forward = context.forward,
+                .again = row * width,
+                .backward = row * attended + context.backward,
+                .weights = sizes.element * sizes.hidden * width,
+                .forward_traffic = 2 * row * width,
+                .backward_traffic = 5 * row * width});
+  return cost;
+}
+
+BlockCost feed_forward_sublayer_cost(const BlockSpec& block, const BlockShard& shard) {
+  BlockCost cost = feed_forward_cost(block, shard);
+  if (!kept_by_nn(block)) return cost;
+  const FeedForwardBytes bytes = dense_bytes(block, shard);
+  set_sublayer(cost, block, shard,
+               {.kept = bytes.kept,
+                .forward = bytes.forward,
+                .again = bytes.kept,
+                .backward = std::max(bytes.backward, bytes.held),
+                .held = bytes.held,
+                .weights = bytes.weights,
+                .forward_traffic = bytes.forward_traffic,
+                .backward_traffic = bytes.backward_traffic});
+  return cost;
 }
 
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard) {

@@ -10,6 +10,9 @@ namespace tessera::model {
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
 // Of a layer without experts.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
+// Of the halves of a layer whose norms stand behind its sums.
+BlockCost attention_sublayer_cost(const BlockSpec& block, const BlockShard& shard);
+BlockCost feed_forward_sublayer_cost(const BlockSpec& block, const BlockShard& shard);
 // Experts behind attention.
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);

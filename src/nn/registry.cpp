@@ -71,6 +71,8 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"target_attention", by_autograd(target_attention)},
                                                       {"patch_embedding", by_autograd(patch_embedding)},
                                                       {"encoder_layer", make_encoder_layer},
+                                                      {"attention_sublayer", make_attention_sublayer},
+                                                      {"feed_forward_sublayer", make_feed_forward_sublayer},
                                                       {"classifier", by_autograd(classifier)}};
   return known;
 }

@@ -18,6 +18,9 @@ std::unique_ptr<Block> make_embedding(const model::BlockSpec& spec, const BlockP
 std::unique_ptr<Block> make_transformer_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // The same with the norms behind the sums, and GELU (BERT's).
 std::unique_ptr<Block> make_post_norm_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
+// Its halves, each with the norm behind its sum.
+std::unique_ptr<Block> make_attention_sublayer(const model::BlockSpec& spec, const BlockPlacement& placement);
+std::unique_ptr<Block> make_feed_forward_sublayer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // A layer with routed experts.
 std::unique_ptr<Block> make_moe_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // hidden -> loss (or logits): a norm, or with "head_transform" a map, GELU and a norm (nn/head_input.hpp); projection to the vocabulary,

@@ -49,12 +49,14 @@ const std::vector<Case> kCases = {
     {"BERT with dropout, token types and a projection of its own",
      {.hidden = 60, .layers = 3, .kv_heads = 4, .vocab = 77, .seq = 70, .dropout = 0.2, .bert = true, .token_types = true},
      3},
+    {"BERT with split layers", {.kv_heads = 4, .seq = 70, .tied = true, .bert = true, .split = true}, 2},
     {"all at once", {.seq = 70, .tied = true, .head_dim = 24, .window = 20, .qkv_bias = true, .qk_norm = true, .scaled = true}, 2},
 };
 // All that a layer of Llama's form may have, one of GPT-2's and one of BERT's.
 const Dims kEverything = kCases.back().dims;
 const Dims kGpt{.seq = 70, .tied = true, .dropout = 0.2, .gpt = true, .gated = true, .embedding_norm = true};
 const Dims kBert{.kv_heads = 4, .seq = 70, .tied = true, .dropout = 0.2, .bert = true};
+const Dims kSplit{.kv_heads = 4, .seq = 70, .tied = true, .dropout = 0.2, .bert = true, .split = true};
 
 TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
   for (const auto& [what, dims, samples] : kCases) {
@@ -92,7 +94,7 @@ TEST(Blocks, GiveAutogradsLossAndGradientsInBf16WithinItsRounding) {
 }
 
 TEST(Blocks, GradientsAddUpOverMicroBatches) {
-  for (const Dims& dims : {kEverything, kGpt, kBert}) {
+  for (const Dims& dims : {kEverything, kGpt, kBert, kSplit}) {
     const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 7);
     const Batch all = random_batch(dims, 4, 3);
@@ -132,12 +134,13 @@ TEST_P(Recomputation, ChangesNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
-                         testing::Combine(testing::Values(kEverything, kGpt, kBert), testing::Values(Precision::f32, Precision::bf16)),
-                         [](const auto& info) {
-                           const Dims& dims = std::get<0>(info.param);
-                           return std::string(dims.bert ? "bert" : dims.gpt ? "gpt" : "llama") + model::name_of(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, Recomputation,
+    testing::Combine(testing::Values(kEverything, kGpt, kBert, kSplit), testing::Values(Precision::f32, Precision::bf16)),
+    [](const auto& info) {
+      const Dims& dims = std::get<0>(info.param);
+      return std::string(dims.split ? "split" : dims.bert ? "bert" : dims.gpt ? "gpt" : "llama") + model::name_of(std::get<1>(info.param));
+    });
 
 // As masked language models have it: few targets count, or none at all.
 TEST(Blocks, ComputeTheLossesOfTheTargetsThatCount) {
@@ -286,7 +289,8 @@ TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
     EXPECT_THAT(error.what(), testing::HasSubstr("convolution"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("expected one of: classifier, conv_layer, cross, decoder_layer, embedding"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("expected one of: attention_sublayer, classifier, conv_layer, cross, decoder_layer, embedding"));
   }
 }
 

@@ -67,6 +67,16 @@ const Dims kGpt{.hidden = 48,
                 .embedding_norm = true};
 const Dims kBert{
     .hidden = 48, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 96, .vocab = 160, .seq = 48, .bert = true, .token_types = true};
+const Dims kSplit{.hidden = 48,
+                  .layers = 1,
+                  .heads = 12,
+                  .kv_heads = 12,
+                  .ffn = 96,
+                  .vocab = 160,
+                  .seq = 48,
+                  .dropout = 0.2,
+                  .bert = true,
+                  .split = true};
 const Dims kDroppingBert{
     .hidden = 48, .layers = 1, .heads = 12, .kv_heads = 12, .ffn = 96, .vocab = 160, .seq = 48, .dropout = 0.2, .bert = true};
 // Masks under a window.
@@ -93,7 +103,7 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
   // In 16 bits, each part of an attention is rounded before they are merged.
   const double tolerance = precision_ == Precision::f32 ? 1e-5 : 5e-2;
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything, kGpt, kBert, kDroppingBert, kDropped})
+    for (const Dims& dims : {kPlain, kEverything, kGpt, kBert, kDroppingBert, kSplit, kDropped})
       for (const bool apart : {false, true}) {
         const model::ModelSpec spec = decoder(dims);
         const auto whole = whole_parameters(spec, 7);

@@ -29,6 +29,18 @@ const std::vector<Case> kCases = {
     {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 1024, .vocab = 1000, .seq = 128, .tied = true, .gpt = true}, 4},
     {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 1024, .vocab = 1000, .seq = 128, .dropout = 0.1, .bert = true}, 4},
     {{.hidden = 256, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 4096, .seq = 128, .tied = true, .bert = true}, 4},
+    {{.hidden = 256, .layers = 3, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 128, .bert = true, .split = true}, 4},
+    {{.hidden = 256,
+      .layers = 4,
+      .heads = 4,
+      .kv_heads = 4,
+      .ffn = 1024,
+      .vocab = 1000,
+      .seq = 128,
+      .dropout = 0.1,
+      .bert = true,
+      .split = true},
+     4},
     {{.hidden = 256,
       .layers = 4,
       .heads = 4,
@@ -87,13 +99,16 @@ TEST(Costs, WhatALayerKeepsIsExact) {
       pass.drops = true;
       Saved first;
       const Tensors hidden = model.block(0).forward({}, first, pass);
-      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective}) {
+      // Of split layers, both halves.
+      for (const auto& [block, recompute] :
+           {std::pair{1, model::Recompute::none}, {1, model::Recompute::selective}, {dims.split ? 2 : 1, model::Recompute::none}}) {
         pass.recompute_attention = recompute == model::Recompute::selective;
         auto meter = std::make_shared<MemoryMeter>();
         c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
         Saved saved;
-        const Tensors out = model.block(1).forward(hidden, saved, pass);
-        const model::BlockCost cost = model::cost_of(spec.repeats[1].block, {samples, 1, precision, recompute});
+        const auto index = static_cast<std::size_t>(block);
+        const Tensors out = model.block(index).forward(hidden, saved, pass);
+        const model::BlockCost cost = model::cost_of(*spec.blocks()[index].spec, {samples, 1, precision, recompute});
         // The layer's input is kept too, but was allocated by the block before it.
         EXPECT_EQ(meter->held() + static_cast<std::int64_t>(hidden[0].nbytes()), cost.saved.value + cost.output.value);
         EXPECT_EQ(static_cast<std::int64_t>(out[0].nbytes()), cost.output.value);

@@ -17,10 +17,11 @@ constexpr double kFactor = 8, kLow = 1, kHigh = 4, kOriginal = 16;
 
 model::ModelSpec decoder(const Dims& d) {
   if (d.bert)
-    return model::read_model(ConfigNode::parse(
-        text("{arch: bert, hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads, ", ffn: ", d.ffn, ", seq: ", d.seq,
-             ", vocab: ", d.vocab, ", max_positions: ", d.seq, ", tied: ", d.tied ? "true" : "false", ", dropout: ", d.dropout, "}"),
-        "test.yaml"));
+    return model::read_model(
+        ConfigNode::parse(text("{arch: bert, hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads, ", ffn: ", d.ffn,
+                               ", seq: ", d.seq, ", vocab: ", d.vocab, ", max_positions: ", d.seq, ", tied: ", d.tied ? "true" : "false",
+                               ", dropout: ", d.dropout, ", split_layers: ", d.split ? "true" : "false", "}"),
+                          "test.yaml"));
   std::string more = text(", dropout: ", d.dropout);
   if (d.gpt)
     more += text(", gated: ", d.gated ? "true" : "false", ", biases: ", d.biases ? "true" : "false",

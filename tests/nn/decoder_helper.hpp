@@ -30,6 +30,7 @@ struct Dims {
   // BERT's form: with as many key-value heads as heads, and of what is above with `tied` and `dropout`.
   bool bert = false;
   bool token_types = false;  // batches have them
+  bool split = false;        // each layer is two blocks
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : hidden / heads; }
 };

@@ -76,6 +76,9 @@ const Dims kBert{.hidden = 64,
                  .bert = true,
                  .token_types = true};
 
+const Dims kSplit{
+    .hidden = 64, .layers = 1, .heads = 8, .kv_heads = 8, .ffn = 96, .vocab = 160, .seq = 40, .tied = true, .bert = true, .split = true};
+
 // Long enough that sums are made in pieces.
 const Dims kLong{.hidden = 256, .layers = 1, .kv_heads = 4, .seq = 128};
 
@@ -291,11 +294,12 @@ INSTANTIATE_TEST_SUITE_P(Degrees, Padded,
 
 INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallel,
                          testing::Combine(testing::Values(2, 4), testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values(kPlain, kEverything, kGpt, kGptWithAllElse, kBert, kLong)),
+                                          testing::Values(kPlain, kEverything, kGpt, kGptWithAllElse, kBert, kSplit, kLong)),
                          [](const auto& info) {
                            const Dims& dims = std::get<2>(info.param);
                            return "tp" + std::to_string(std::get<0>(info.param)) + model::name_of(std::get<1>(info.param)) +
-                                  (dims.bert       ? "bert"
+                                  (dims.split      ? "split"
+                                   : dims.bert     ? "bert"
                                    : dims.gpt      ? dims.gated ? "gptwithallelse" : "gpt"
                                    : dims.qk_norm  ? "everything"
                                    : dims.seq > 40 ? "long"

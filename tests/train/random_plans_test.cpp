@@ -217,31 +217,22 @@ cluster::ClusterSpec four_workers() {
   return cluster::resolve(model::read_job(ConfigNode::parse(job, "four.yaml")).cluster);
 }
 
-TEST(RandomPlans, TrainTheModelOfOneDevice) {
-  std::vector<model::JobSpec> jobs = {
-      tiny_job(),
-      tiny_job({}, ", tied: true, dropout: 0.1"),
-      tiny_experts_job(),
-      tiny_experts_job(", dropout: 0.1"),
-      tiny_latent_job(),
-      skip_job(),
-      tiny_gpt_job(", dropout: 0.1"),
-      tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true"),
-      tiny_bert_job(", dropout: 0"),
-      tiny_bert_job(", dropout: 0.1, tied: false"),
-      tiny_t5_job(", dropout: 0.1"),
-      tiny_t5_job(", dropout: 0, tied: false, gated: true, decoder_layers: 3")};
+// Draws plans for the jobs, of which each must train as one device does. What was drawn: by arch, and of all.
+std::map<std::string, std::set<std::string>> train_drawn(std::vector<model::JobSpec> jobs, int plans, std::uint64_t seed) {
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
   const cluster::ClusterSpec cluster = four_workers();
   std::vector<Outcome> one_device;
   for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
-  Draw draw(20260716);
+  Draw draw(seed);
   std::map<std::string, std::set<std::string>> seen;  // by arch
   double worst_losses = 0;
   double worst_gradients = 0;
-  for (int drawn = 0, tries = 0; drawn < kPlans; ++tries) {
-    ASSERT_LT(tries, 500 * kPlans) << "after " << drawn << " plans";
+  for (int drawn = 0, tries = 0; drawn < plans; ++tries) {
+    if (tries == 500 * plans) {
+      ADD_FAILURE() << "none was legal of so many after " << drawn << " plans";
+      break;
+    }
     const auto which = static_cast<std::size_t>(draw.below(static_cast<int>(jobs.size())));
     const model::JobSpec& job = jobs[which];
     plan::Plan plan = draw.plan(job);
@@ -264,7 +255,25 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
     for (const std::string& trait : traits_of(plan, job.model))
       for (const std::string& arch : {std::string(), job.model.arch}) seen[arch].insert(trait);
   }
-  std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", kPlans, worst_losses, worst_gradients);
+  std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", plans, worst_losses, worst_gradients);
+  return seen;
+}
+
+TEST(RandomPlans, TrainTheModelOfOneDevice) {
+  std::vector<model::JobSpec> jobs = {
+      tiny_job(),
+      tiny_job({}, ", tied: true, dropout: 0.1"),
+      tiny_experts_job(),
+      tiny_experts_job(", dropout: 0.1"),
+      tiny_latent_job(),
+      skip_job(),
+      tiny_gpt_job(", dropout: 0.1"),
+      tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true"),
+      tiny_bert_job(", dropout: 0"),
+      tiny_bert_job(", dropout: 0.1, tied: false"),
+      tiny_t5_job(", dropout: 0.1"),
+      tiny_t5_job(", dropout: 0, tied: false, gated: true, decoder_layers: 3")};
+  std::map<std::string, std::set<std::string>> seen = train_drawn(std::move(jobs), kPlans, 20260716);
   for (const char* name : {"1f1b",
                            "gpipe",
                            "interleaved",
@@ -294,6 +303,15 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       EXPECT_TRUE(seen[arch].contains(name)) << name << " was never drawn with " << arch;
   for (const char* name : {"dp", "zero 3", "recompute", "cut anew", "zb-h1", "interleaved"})
     EXPECT_TRUE(seen["t5"].contains(name)) << name << " was never drawn with t5";
+}
+
+// Stages may begin and end within them.
+TEST(RandomPlans, TrainTheModelOfOneDeviceWithSplitLayers) {
+  const std::vector<model::JobSpec> jobs = {tiny_bert_job(", dropout: 0, split_layers: true"),
+                                            tiny_bert_job(", dropout: 0.1, tied: false, split_layers: true")};
+  std::map<std::string, std::set<std::string>> seen = train_drawn(jobs, 30, 7);
+  for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew", "zb-v"})
+    EXPECT_TRUE(seen["bert"].contains(name)) << name << " was never drawn";
 }
 
 }  // namespace
