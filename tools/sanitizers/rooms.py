@@ -27,6 +27,7 @@ ANSWERS = [
     "MoreHardware.", "LeastWork.IsNoMoreThanThePriceOfAnyPlan", "Bubble.RanksSchedulesAsThePublishedTables",
     "Search.KeepsVisionModelsAndT5WholeOnWorkers", "Search.PassesRunInAnOrderMadeForTheirTimesWhereThatIsFaster",
     "Search.UnequalHostsMakeOnePipelineWhereTheLinkIsSlow", "Search.EqualsEnumerationOnSmallInstances", "Search.GivesTheSameAnswerTwice",
+    "Search.CutsGetOrdersOfTheirOwn",
     "Calibrate.ItsFilePricesAClusterThatNamesIt", "Predict.PartsAddUpToTheStep", "HostsBySpeed.AFasterHostMakesAShorterStep",
     "Reference.EncodesAndDecodesAMillionPiecesAsTheReferencePackages", "PrecisionNote.SaysThatAcceleratorsWereToComputeIn32Bits",
     "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor",
