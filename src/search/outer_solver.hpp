@@ -152,7 +152,8 @@ class OuterSolver {
   // The best with the blocks cut so, of no more than `most` seconds without the host's.
   std::optional<RankEntries> best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most);
   // Of those that fit at every moment of the schedule.
-  std::vector<const StageEntry*> fitting(const Outer& outer, int pipeline_rank, std::vector<Segment>& segments, double most);
+  std::vector<const StageEntry*> fitting(const Outer& outer, int pipeline_rank, StageFronts& fronts, std::vector<Segment>& segments,
+                                         double most);
   std::vector<std::vector<int>> first_cuts(const Outer& outer);
   plan::Plan plan_of(const Outer& outer, const RankEntries& ranks);
   // Micro-batches in flight by chunk, at the moments that decide: by pipeline rank.

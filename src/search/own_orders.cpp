@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kEffort = 4'000'000, kSimulated = 100'000;
 // Of cuts that each get an order of their own: so many that are the most even, of all if those are not more than the second figure.
 constexpr std::size_t kTunedCuts = 24;
-constexpr int kMostCuts = 5000;
+constexpr int kMostWays = 5000;
 // A plan with an order of its own that is not shorter by this part is not worth it.
 constexpr double kWorth = 0.01;
 
@@ -153,7 +153,7 @@ Found OuterSolver::recut(Found found) {
   const Stages stages = stages_of(outer);
   const Placement placement{outer.stages(), outer.chunks, schedule_of(outer, found.plan)};
   start(outer, true);
-  std::vector<std::vector<int>> ways = all_cuts(found.cuts.back(), placement.stages(), kMostCuts);
+  std::vector<std::vector<int>> ways = all_cuts(found.cuts.back(), placement.stages(), kMostWays);
   if (ways.empty())
     for (int rank = 0; rank < placement.ranks; ++rank)
       for (std::vector<int>& cuts : moves_from(found.cuts, placement, rank)) ways.push_back(std::move(cuts));

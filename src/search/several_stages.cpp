@@ -72,8 +72,8 @@ bool OuterSolver::exhausts(const Outer& outer) {
          !all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages() * outer.chunks, kMostCuts).empty();
 }
 
-std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipeline_rank, std::vector<Segment>& segments, double most) {
-  StageFronts& fronts = *stages_of(outer).kinds[static_cast<std::size_t>(pipeline_rank)];
+std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipeline_rank, StageFronts& fronts,
+                                                    std::vector<Segment>& segments, double most) {
   const std::vector<std::vector<int>>& peaks = peaks_of(outer)[static_cast<std::size_t>(pipeline_rank)];
   const double room = fronts.room(segments);
   const auto fits = [&](const StageEntry& entry) {
@@ -132,8 +132,8 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   std::vector<Way> ways;
   for (int rank = 0; rank < placement.ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    const StageFronts& fronts = *of.kinds[at];
-    const std::vector<const StageEntry*> entries = fitting(outer, rank, out.segments[at], most - all + warm_up[at]);
+    StageFronts& fronts = *of.kinds[at];
+    const std::vector<const StageEntry*> entries = fitting(outer, rank, fronts, out.segments[at], most - all + warm_up[at]);
     if (entries.empty()) return {};
     for (const StageEntry* entry : entries)
       ways.push_back({entry->busy + fronts.busy_of(message[at]), entry->warm_up + fronts.warm_up_of(message[at]), rank, entry});
