@@ -1,5 +1,6 @@
 """Several hosts for the tests: addresses of the loopback, each with a real sshd of its own, and keys made for them."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -162,18 +163,23 @@ class Slurm:
                 daemon.wait()
 
 
+def command_lines():
+    """What every process of this machine was started with, but for those that end meanwhile: {pid: bytes}."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found[int(path.parent.name)] = path.read_bytes()
+    return found
+
+
 def processes(folder, word=""):
     """Those that work in a folder and have this word in their command line, on whatever host of the test: {pid: words}."""
     found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = entry.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            if os.readlink(entry / "cwd").removesuffix(" (deleted)") == str(folder) and any(word in one for one in words):
-                found[int(entry.name)] = words
-        except OSError:
-            continue
+    for pid, line in command_lines().items():
+        words = line.decode(errors="replace").split("\0")[:-1]
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)") == str(folder) and any(word in one for one in words):
+                found[pid] = words
     return found
 
 
