@@ -10,8 +10,8 @@
 namespace tessera::model {
 namespace {
 
-// Convolutions one after another on square maps. libtorch makes the gradient of a weight beside the one that it is added to, and turns both
-// into the order of its maps and back.
+// Convolutions one after another on square maps. Where libtorch convolves, it makes the gradient of a weight beside the one that it is
+// added to, and turns both into the order of its maps and back; products over patches copy the patches.
 class Maps {
  public:
   Maps(const BlockSpec& block, const BlockShard& shard)
@@ -26,7 +26,9 @@ class Maps {
                         std::int64_t padding, bool keep_input = true) {
     const std::int64_t after = side_after(side, kernel, stride, padding);
     if (keep_input) keep(bytes(in, side));
-    largest_weight_ = std::max(largest_weight_, element_ * kernel * kernel * in * out);
+    const std::int64_t window = kernel * kernel * in, pixels = images_ * after * after;
+    const auto weights = static_cast<std::int64_t>(kCopies * static_cast<double>(element_ * window * out));
+    if (kernel > 1) copies_ = std::max(copies_, by_patches(pixels, out, Gradient::of_weight) ? kF32Bytes * pixels * window : weights);
     work_.convolution(name, images_, after * after, out, kernel * kernel * in, bytes(in, side));
     return after;
   }
@@ -56,8 +58,7 @@ class Maps {
     cost.output = Bytes(output);
     const bool full = recompute == Recompute::full;
     cost.forward_workspace = Bytes(full ? 2 * largest_ : 0);
-    const auto copies = static_cast<std::int64_t>(kCopies * static_cast<double>(largest_weight_));
-    cost.backward_workspace = Bytes((full ? kept - input + largest_ : 2 * largest_) + copies);
+    cost.backward_workspace = Bytes((full ? kept - input + largest_ : 2 * largest_) + copies_);
     return cost;
   }
 
@@ -70,13 +71,17 @@ class Maps {
   Work work_;
   std::int64_t element_;
   std::int64_t largest_ = 0;
-  std::int64_t largest_weight_ = 0;
+  std::int64_t copies_ = 0;  // of a convolution's weights, or patches
 };
 
 }  // namespace
 
 std::int64_t side_after(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return (size + 2 * padding - kernel) / stride + 1;
+}
+
+bool by_patches(std::int64_t pixels, std::int64_t out, Gradient gradient) {
+  return pixels <= (gradient == Gradient::of_weight ? out : out / 2);
 }
 
 BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) {

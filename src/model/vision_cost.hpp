@@ -22,4 +22,10 @@ BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard);
 // The side of what a window leaves of a side.
 std::int64_t side_after(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
 
+// Whether nn/ makes the gradient of a convolution's weight, or the convolution itself and the gradient of its maps, as a product over
+// patches of the maps, on CPUs: where the output has so few pixels, over all samples, beside so many channels that copying patches is less
+// than bringing weights, and their gradient back, into the order that libtorch convolves in.
+enum class Gradient { of_weight, of_maps };
+bool by_patches(std::int64_t pixels, std::int64_t out, Gradient gradient);
+
 }  // namespace tessera::model

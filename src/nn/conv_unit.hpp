@@ -30,7 +30,6 @@ class ConvUnit {
 
  private:
   const Parameter& weight() const { return own_.front(); }
-  std::int64_t padding() const { return weight().value.size(2) / 2; }
 
   Form form_;
   std::optional<BatchNorm> norm_;

@@ -244,7 +244,7 @@ class OptimizerStep {
     if (adamw_)
       nn::adamw_step(master_, grad_, first_, second_, compute_, {1e-4, 0.9, 0.95, 1e-8, 0.1, 1, 1.0});
     else
-      nn::sgd_step(master_, grad_, first_, compute_, {1e-4, 0.9, 0.1, false, 1.0});
+      nn::sgd_step(master_, grad_, first_, compute_, {1e-4, job_.train.optimizer.momentum, 0.1, false, 1.0});
   }
 
   const model::JobSpec& job_;

@@ -11,6 +11,7 @@
 #include "nn/kernels/adamw.hpp"
 #include "nn/kernels/attention.hpp"
 #include "nn/kernels/bias.hpp"
+#include "nn/kernels/convolution.hpp"
 #include "nn/kernels/cross_entropy.hpp"
 #include "nn/kernels/cuda/library.hpp"
 #include "nn/kernels/device.hpp"
@@ -106,6 +107,32 @@ TEST(AtenKernels, MultiplyAsOurs) {
         expect_same(
             {at::randn({m, n + 5}).to(result)}, [&](Tensors& c) { gemm(here(a), here(b), c[0].narrow(1, 2, n), accumulate); },
             tolerance_of(type), text(type, " ", m, "x", n, "x", k, " into ", result));
+  });
+}
+
+TEST(AtenKernels, ConvolveAsOurs) {
+  for_cases(40, [](Random& random, at::ScalarType type) {
+    const std::int64_t side = pick(random, {1, 3, 5}), stride = pick(random, {1, 2}), in = pick(random, {1, 3, 16}),
+                       out = pick(random, {1, 7, 64, 96});
+    const std::int64_t samples = pick(random, {1, 2, 5}), height = pick(random, {1, 2, 5}), width = pick(random, {1, 3, 4});
+    const bool biased = random.below(2) == 0;
+    const auto random_maps = [&](std::int64_t channels, std::int64_t step) {
+      return at::randn({samples, channels, (height - 1) / step + 1, (width - 1) / step + 1})
+          .to(type)
+          .contiguous(at::MemoryFormat::ChannelsLast);
+    };
+    const at::Tensor maps = random_maps(in, 1), grad = random_maps(out, stride);
+    const at::Tensor weight = at::randn({out, in, side, side}).to(type), bias = biased ? at::randn({out}).to(type) : at::Tensor();
+    expect_same(
+        {at::empty_like(grad), at::empty_like(maps), at::randn(weight.sizes()), at::randn({out})},
+        [&](Tensors& r) {
+          r[0].copy_(convolve(here(maps), here(weight), here(bias), stride));
+          r[1].copy_(convolve_backward_maps(here(grad), here(maps), here(weight), stride));
+          convolve_backward_weight(here(grad), here(maps), r[2], biased ? r[3] : at::Tensor(), stride);
+        },
+        tolerance_of(type),
+        text(type, " windows of ", side, " every ", stride, " on ", samples, " maps of ", height, " x ", width, ", channels ", in, " to ",
+             out));
   });
 }
 
