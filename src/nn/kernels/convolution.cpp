@@ -31,8 +31,7 @@ struct Geometry {
   bool plain() const { return side == 1 && stride == 1; }
 };
 
-// Windows of one pixel are products as they lie. Others pay for the order that their weights lie in, or for a copy of patches. libtorch's
-// gradient of a weight of 3 x 3 between 512 channels takes seven times as long as the sums in it, most of it to put it in order.
+// Windows of one pixel are products of the maps as they lie. Others pay for the order that libtorch convolves in, or for a copy of patches.
 bool by_product(const at::Tensor& maps, const Geometry& of, std::int64_t out, model::Gradient gradient) {
   return use_cpu_kernels(maps) && (of.side == 1 || model::by_patches(of.pixels(), out, gradient));
 }
