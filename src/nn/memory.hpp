@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <cstdint>
 
 namespace tessera::nn {
 
@@ -10,12 +9,9 @@ namespace tessera::nn {
 // it starts. Programs that call it allocate with jemalloc, which keeps freed memory.
 void configure_memory();
 
-// A flat tensor of zeros whose memory can be given back while it and its views stay. On a CPU it lies on pages of its own, and takes
-// memory where it has been written to.
-at::Tensor releasable_zeros(std::int64_t count, at::ScalarType type, at::Device device);
-// Gives the memory of such a tensor back. On another device than a CPU nobody uses it before hold() has been called.
+// Gives the memory of a tensor back that starts its storage, while the tensor and its views stay. Nobody uses them before hold().
 void release(const at::Tensor& tensor);
-// It is zeros after release(), and as it was otherwise.
-void hold(const at::Tensor& tensor);
+// Takes memory for it again, which holds anything; false where it has its memory still.
+bool hold(const at::Tensor& tensor);
 
 }  // namespace tessera::nn

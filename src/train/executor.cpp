@@ -265,7 +265,6 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   pass.context = strategy.context;
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;
-  if (program_.training) store_.hold_grads(block);
 }
 
 void Executor::forward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
@@ -278,12 +277,13 @@ void Executor::forward(const Instruction& instruction, const Batches& batches, n
     if (b > instruction.first_block) tensors = cut_anew(std::move(tensors), b, b - 1, b, pass);
     enter(b, instruction, batches, pass);
     pass.training = program_.training && !recompute;
+    if (pass.training && is_loss(b)) store_.hold_grads(b);  // it adds to them in its forward pass
     // Only a recomputed block needs its inputs again.
     const nn::Tensors inputs = read_by(flow_[b], tensors);
     if (recompute) activations_[{m, b}] = inputs;
     const nn::Tensors outputs = store_.block(b).forward(inputs, saved, pass);
     if (program_.training && !recompute) saved_[{m, b}] = std::move(saved);
-    if (b + 1 == static_cast<int>(flow_.size())) {
+    if (is_loss(b)) {
       // Tensor-parallel peers hold the same sums; they count once.
       if (program_.cut_of(b).tp_index == 0) losses_.push_back(outputs);
       return;
@@ -300,6 +300,7 @@ void Executor::backward(const Instruction& instruction, const Batches& batches, 
     nn::Block& block = store_.block(b);
     nn::Saved saved;
     enter(b, instruction, batches, pass);
+    if (instruction.op != Op::backward_input || is_loss(b)) store_.hold_grads(b);
     // A weight half takes what the input half, which ran before, has computed again and left.
     if (program_.recomputes(b) && instruction.op != Op::backward_weight) {
       pass.training = true;

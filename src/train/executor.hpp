@@ -117,6 +117,7 @@ class Executor {
   void add_up_losses();
   std::vector<model::TensorSpec> tensors_at(int block, int own) const;
   int own_block(const program::Instruction& instruction) const;
+  bool is_loss(int block) const { return block + 1 == static_cast<int>(flow_.size()); }
   std::int64_t begin_of(const program::Instruction& message) const;
   void for_crossed(const program::Instruction& message, const std::function<void(std::int64_t held, program::SharedRun run)>& visit) const;
   void put_in_place(const Crossing& crossing);

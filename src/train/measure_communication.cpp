@@ -118,25 +118,28 @@ class Operation {
            std::all_of(turns_.begin(), turns_.end(), [](const Turns& turns) { return turns.settled(); });
   }
 
-  // How computing and this communication slow each other down. The computing lasts longer, so that it covers all of it. After the
-  // rounds.
+  // How computing and this communication slow each other down: exchanges wait for each other, as those of a step do, and last as long as
+  // a sample, as who has a share of a core is stopped for a part of each tenth of a second. The computing lasts longer, so that it covers
+  // all of them; half of it alone before and half of it after is what it is held against. After the rounds.
   void overlap_round(const Meter& meter, Layer& layer) {
     constexpr double kLongest = 0.3;
     profile::CommPoint point = points_.front().median();
     for (const Point& candidate : points_)
       if (candidate.samples.median().median <= kLongest) point = candidate.median();
-    const auto start = [&] { return exchange_.start(name_, static_cast<std::size_t>(point.size.value)); };
-    const double alone = meter.time([&] { start().wait(); });
-    const int times = static_cast<int>(std::ceil(1.5 * std::max(point.seconds.median, 0.02) / layer.seconds)) + 1;
+    const int exchanges = meter.repeats(point.seconds.median);
+    const double alone = exchanges * point.seconds.median;
+    const int times = 2 * (static_cast<int>(std::ceil(0.75 * alone / layer.seconds)) + 1);
+    const auto half = [&] { layer.whole.passes(times / 2); };
     meter.warm([&] { layer.whole.passes(1); });
-    const double undisturbed = meter.time([&] { layer.whole.passes(times); });
-    comm::Handle handle;
+    const double before = meter.time(half);
+    comm::Handle last;
     const double seconds = meter.time([&] {
-      handle = start();
+      for (int i = 0; i < exchanges; ++i) last = exchange_.start(name_, static_cast<std::size_t>(point.size.value));
       layer.whole.passes(times);
     });
-    handle.wait();
-    const double beside = std::min(seconds, meter.slowest(handle.elapsed().value));
+    last.wait();
+    const double undisturbed = before + meter.time(half);
+    const double beside = std::min(seconds, meter.slowest(last.elapsed().value));
     // During `beside` seconds computing got on by `beside` - (seconds - undisturbed).
     slows_.add(beside / std::max(0.1 * beside, beside - std::max(0.0, seconds - undisturbed)));
     slowed_.add(std::max(1.0, beside / alone));

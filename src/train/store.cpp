@@ -19,10 +19,21 @@ struct Store::Segment {
   std::int64_t end;
 };
 
+namespace {
+
+bool releases_grads(const Bucket& bucket) { return bucket.zero >= 2 && bucket.whole == 0; }
+
+}  // namespace
+
 Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision,
              const model::OptimizerSpec& optimizer, at::Device device)
     : model_(model), program_(program), precision_(precision), device_(device), instances_(model_.blocks()) {
   const auto f32 = at::TensorOptions(device).dtype(at::kFloat);
+  // What is released takes no memory until it is held.
+  const auto zeros = [&](std::int64_t count, at::ScalarType type, bool released) {
+    const auto options = f32.dtype(type);
+    return released ? at::empty({count}, options) : at::zeros({count}, options);
+  };
   for (const Bucket& bucket : program_.buckets) {
     BucketState state;
     const std::int64_t shard = bucket.shard_count();
@@ -37,14 +48,14 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
       ensure(spec_of(part).split_dim == 0 || placement.tensor_size == 1,
              "a parameter that stages cut differently is cut in its first dimension");
       const std::int64_t begin = placement.tensor_rank * part.count;
-      state.whole_grads = nn::releasable_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat, device);
+      state.whole_grads = at::zeros({std::max(bucket.whole, begin + bucket.count)}, f32);
       state.grads = state.whole_grads.narrow(0, begin, bucket.count);
     } else {
-      state.grads = nn::releasable_zeros(bucket.count, at::kFloat, device);
+      state.grads = zeros(bucket.count, at::kFloat, releases_grads(bucket));
     }
     if (program_.stale) state.fresh_grads = at::zeros({bucket.count}, f32);
     state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
-    state.values = nn::releasable_zeros(bucket.count, type, device);
+    state.values = zeros(bucket.count, type, bucket.zero == 3);
     state.shard_values = bucket.zero == 3 ? at::zeros({shard}, f32.dtype(type)) : state.values.narrow(0, state.shard_begin, shard);
     state.master = single ? state.shard_values : at::zeros({shard}, f32);
     if (optimizer.kind == model::OptimizerKind::adamw) {
@@ -61,12 +72,7 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
   for (int b = 0; b < bucket_count(); ++b) {
     const Bucket& bucket = program_.buckets[b];
     if (bucket.zero == 3) release_values(b);
-    if (bucket.zero < 2 || bucket.whole > 0) continue;
-    release_grads(b);
-    for (const BucketEntry& entry : bucket.entries) {
-      std::vector<int>& buckets = buckets_of_[entry.block];
-      if (buckets.empty() || buckets.back() != b) buckets.push_back(b);
-    }
+    if (releases_grads(bucket)) release_grads(b);
   }
 }
 
@@ -92,12 +98,17 @@ bool Store::owns(const BucketEntry& entry) const {
 }
 
 void Store::bind_blocks() {
-  std::map<std::string, std::pair<at::Tensor, at::Tensor>> views;
-  for (std::size_t b = 0; b < buckets_.size(); ++b)
+  struct View {
+    int bucket;
+    at::Tensor value;
+    at::Tensor grad;
+  };
+  std::map<std::string, View> views;
+  for (int b = 0; b < bucket_count(); ++b)
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry));
       views[name_of(entry)] = {
-          buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
+          b, buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
           (program_.stale ? buckets_[b].fresh_grads : buckets_[b].grads).narrow(0, entry.offset, entry.count).view(shape)};
     }
   for (const auto& [b, block] : blocks_) {
@@ -105,7 +116,8 @@ void Store::bind_blocks() {
     for (const auto& spec : instances_[b].spec->parameters) {
       if (spec.sparse) continue;
       const std::string name = instances_[b].parameter_name(spec);
-      const auto& [value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
+      const auto& [bucket, value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
+      if (!program_.stale && releases_grads(program_.buckets[bucket])) buckets_of_[b].insert(bucket);
       parameters.push_back({&spec, name, value, grad});
     }
     block->bind(std::move(parameters));
@@ -153,6 +165,7 @@ void Store::zero_grads(int bucket) {
 
 void Store::keep_for_next_step(int bucket) {
   BucketState& state = buckets_.at(bucket);
+  nn::hold(state.grads);
   state.grads.copy_(state.fresh_grads);
   state.fresh_grads.zero_();
 }
@@ -161,15 +174,16 @@ void Store::release_values(int bucket) { nn::release(buckets_.at(bucket).values)
 
 void Store::release_grads(int bucket) {
   const at::Tensor& grads = buckets_.at(bucket).grads;
-  if (program_.buckets[bucket].whole > 0)
-    grads.zero_();  // a part of others' memory
-  else
+  if (releases_grads(program_.buckets[bucket]))
     nn::release(grads);
+  else
+    grads.zero_();  // a part of others' memory
 }
 
 void Store::hold_grads(int block) {
   if (const auto found = buckets_of_.find(block); found != buckets_of_.end())
-    for (const int bucket : found->second) nn::hold(buckets_[bucket].grads);
+    for (const int bucket : found->second)
+      if (nn::hold(buckets_[bucket].grads)) buckets_[bucket].grads.zero_();
 }
 
 std::vector<Store::Segment> Store::segments(int bucket) const {

@@ -111,7 +111,7 @@ class Store {
   std::vector<model::BlockInstance> instances_;
   std::map<int, std::unique_ptr<nn::Block>> blocks_;  // by index in the model
   std::vector<BucketState> buckets_;
-  std::map<int, std::vector<int>> buckets_of_;  // by block: those whose gradients are released
+  std::map<int, std::set<int>> buckets_of_;  // by block: those whose gradients are released
 };
 
 }  // namespace tessera::train
