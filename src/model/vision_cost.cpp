@@ -116,15 +116,16 @@ BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
   const bool averaged = block.dims.contains("pixels");
   const std::int64_t input = rows * hidden * work.element() * block.dim(averaged ? "pixels" : "seq");
   work.pointwise(averaged ? "average" : "norm", averaged ? input : 2 * input, averaged ? input : 3 * input);
-  work.keep(input);
+  work.keep(input);  // of maps by the block before
   work.keep(rows * hidden * work.operand());
   work.linear("classes", rows, classes, hidden);
   work.pointwise("cross_entropy", 3 * kF32Bytes * rows * classes, 2 * kF32Bytes * rows * classes);
   work.keep(kF32Bytes * rows * classes);
-  const std::int64_t element = work.element();
+  // Autograd makes the parameters' gradients anew.
+  const std::int64_t anew = averaged ? 0 : work.element() * block.parameter_count();
   BlockCost cost = std::move(work).finish(input);
   cost.output = Bytes(kF32Bytes);
-  cost.backward_workspace = Bytes(input + element * block.parameter_count());
+  cost.backward_workspace = Bytes(input + anew);
   return cost;
 }
 

@@ -25,9 +25,8 @@ Tensors classification_loss(const at::Tensor& values, const Pass& pass) {
   return out;
 }
 
-Tensors classifier(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
+Tensors position_classifier(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
   const at::Tensor& x = inputs.front();
-  if (block.dims.contains("pixels")) return classification_loss(at::linear(x.mean({2, 3}), parameters.at(0), parameters.at(1)), pass);
   // A norm is of each position by itself.
   const at::Tensor first = at::layer_norm(x.select(1, 0), {x.size(2)}, parameters.at(0), parameters.at(1), block.real("norm_eps"));
   return classification_loss(at::linear(first, parameters.at(2), parameters.at(3)), pass);

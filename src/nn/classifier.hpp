@@ -8,12 +8,12 @@
 
 namespace tessera::nn {
 
-// A linear map of the mean over all pixels (ResNet: dimension `pixels`), or of the norm of the first position (ViT: `seq`). The forward
-// pass of a block by autograd (nn/autograd_block.hpp).
-Tensors classifier(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass);
-// VGG's: means over 7 x 7 parts of the maps, then three linear maps, with ReLU and `dropout` behind all but the last. It has most of VGG's
-// parameters, whose gradients it adds up in place. Tensor parallelism cuts the first map's outputs and the second's inputs.
-std::unique_ptr<Block> make_mlp_classifier(const model::BlockSpec& spec, const BlockPlacement& placement);
+// ViT's: a linear map of the norm of the first position. The forward pass of a block by autograd (nn/autograd_block.hpp).
+Tensors position_classifier(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass);
+// Linear maps of means over feature maps, whose gradients are added up in place: one of the means over all pixels (ResNet), or three of
+// those over 7 x 7 parts (VGG: kind "mlp"), with ReLU and `dropout` behind all but the last. Tensor parallelism cuts VGG's first map's
+// outputs and the second's inputs.
+std::unique_ptr<Block> make_map_classifier(const model::BlockSpec& spec, const BlockPlacement& placement);
 
 // Of logits [samples, classes]: what a block returns that ends a model.
 Tensors classification_loss(const at::Tensor& logits, const Pass& pass);

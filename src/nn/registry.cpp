@@ -49,7 +49,13 @@ BlockFactory or_of_t5(BlockFactory factory, BlockFactory of_t5) {
 // VGG's, or a recommender's network, which stands whole.
 std::unique_ptr<Block> make_mlp(const model::BlockSpec& spec, const BlockPlacement& placement) {
   static const BlockFactory of_clicks = by_autograd(perceptron);
-  return has(spec, "pixels") ? make_mlp_classifier(spec, placement) : of_clicks(spec, placement);
+  return has(spec, "pixels") ? make_map_classifier(spec, placement) : of_clicks(spec, placement);
+}
+
+// ResNet's or ViT's, which stand whole.
+std::unique_ptr<Block> make_classifier(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  static const BlockFactory of_maps = whole(make_map_classifier), of_positions = by_autograd(position_classifier);
+  return has(spec, "pixels") ? of_maps(spec, placement) : of_positions(spec, placement);
 }
 
 std::map<std::string, BlockFactory>& factories() {
@@ -73,7 +79,7 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"encoder_layer", make_encoder_layer},
                                                       {"attention_sublayer", make_attention_sublayer},
                                                       {"feed_forward_sublayer", make_feed_forward_sublayer},
-                                                      {"classifier", by_autograd(classifier)}};
+                                                      {"classifier", make_classifier}};
   return known;
 }
 

@@ -7,7 +7,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/threshold_backward.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <array>
 #include <utility>
 
 #include "nn/classifier.hpp"
@@ -21,7 +20,9 @@
 namespace tessera::nn {
 namespace {
 
-constexpr std::int64_t kSide = 7;
+constexpr std::int64_t kVggSide = 7;
+
+bool of_vgg(const model::BlockSpec& spec) { return spec.kind == "mlp"; }
 
 // A linear map whose outputs or inputs tensor parallelism divides, or that stands whole on each rank.
 struct CutMap {
@@ -53,12 +54,16 @@ struct CutMap {
 
 // What is kept of a micro-batch: what each map reads, and behind these the gradient of the logits; from the input half of the backward pass
 // on those of all maps' outputs.
-class MlpClassifier final : public Block {
+class MapClassifier final : public Block {
  public:
-  MlpClassifier(const model::BlockSpec& spec, const BlockPlacement& placement)
-      : side_(spec.inputs.front().shape.back()),
-        first_column_(placement.tensor_rank * model::shard_extent(spec.dim("width1"), placement.tensor_size)),
-        dropped_(dropped_share(spec)) {}
+  MapClassifier(const model::BlockSpec& spec, const BlockPlacement& placement)
+      : side_(spec.inputs.front().shape.back()), pooled_side_(of_vgg(spec) ? kVggSide : 1), dropped_(dropped_share(spec)) {
+    if (of_vgg(spec)) {
+      maps_ = {{CutMap::Cut::outputs}, {CutMap::Cut::inputs}};
+      first_column_ = placement.tensor_rank * model::shard_extent(spec.dim("width1"), placement.tensor_size);
+    }
+    maps_.push_back({CutMap::Cut::none});
+  }
 
   void bind(std::vector<Parameter> parameters) override {
     parameters_ = std::move(parameters);
@@ -69,7 +74,7 @@ class MlpClassifier final : public Block {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
-    at::Tensor x = at::adaptive_avg_pool2d(inputs.front(), {kSide, kSide}).flatten(1).contiguous();
+    at::Tensor x = at::adaptive_avg_pool2d(inputs.front(), {pooled_side_, pooled_side_}).flatten(1).contiguous();
     saved.tensors.clear();
     for (std::size_t i = 0; i < maps_.size(); ++i) {
       if (pass.training) saved.tensors.push_back(x);
@@ -101,7 +106,7 @@ class MlpClassifier final : public Block {
       }
       grads.push_back(std::move(grad));
     }
-    const at::Tensor pooled = grads.back().view({grads.back().size(0), -1, kSide, kSide});
+    const at::Tensor pooled = grads.back().view({grads.back().size(0), -1, pooled_side_, pooled_side_});
     grads.pop_back();
     kept.insert(kept.end(), grads.rbegin(), grads.rend());
     // Each rank has what comes from its columns. Before the sum over them, the maps are at their smallest.
@@ -128,17 +133,18 @@ class MlpClassifier final : public Block {
     return places;
   }
 
-  std::array<CutMap, 3> maps_{CutMap{CutMap::Cut::outputs}, CutMap{CutMap::Cut::inputs}, CutMap{CutMap::Cut::none}};
-  std::int64_t side_;          // of the input's maps
-  std::int64_t first_column_;  // of this rank's part of the first map's outputs
+  std::vector<CutMap> maps_;
+  std::int64_t side_;              // of the input's maps
+  std::int64_t pooled_side_;       // of what they are averaged to
+  std::int64_t first_column_ = 0;  // of this rank's part of the first map's outputs
   double dropped_;
   std::vector<Parameter> parameters_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_mlp_classifier(const model::BlockSpec& spec, const BlockPlacement& placement) {
-  return std::make_unique<MlpClassifier>(spec, placement);
+std::unique_ptr<Block> make_map_classifier(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  return std::make_unique<MapClassifier>(spec, placement);
 }
 
 }  // namespace tessera::nn
