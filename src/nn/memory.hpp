@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <cstdint>
 
 namespace tessera::nn {
 
@@ -9,7 +10,9 @@ namespace tessera::nn {
 // it starts. Programs that call it allocate with jemalloc, which keeps freed memory.
 void configure_memory();
 
-// Gives the memory of a tensor back that starts its storage, while the tensor and its views stay. Nobody uses them before hold().
+// A flat tensor that holds anything. On a CPU it lies apart from the heap, and takes memory where it has been written to.
+at::Tensor releasable(std::int64_t count, at::ScalarType type, at::Device device);
+// Gives the memory of such a tensor back, while the tensor and its views stay. Nobody uses them before hold().
 void release(const at::Tensor& tensor);
 // Takes memory for it again, which holds anything; false where it has its memory still.
 bool hold(const at::Tensor& tensor);

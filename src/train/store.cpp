@@ -29,10 +29,9 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
              const model::OptimizerSpec& optimizer, at::Device device)
     : model_(model), program_(program), precision_(precision), device_(device), instances_(model_.blocks()) {
   const auto f32 = at::TensorOptions(device).dtype(at::kFloat);
-  // What is released takes no memory until it is held.
-  const auto zeros = [&](std::int64_t count, at::ScalarType type, bool released) {
-    const auto options = f32.dtype(type);
-    return released ? at::empty({count}, options) : at::zeros({count}, options);
+  const auto flat = [&](std::int64_t count, at::ScalarType type, bool released) {
+    at::Tensor out = nn::releasable(count, type, device);
+    return released ? out : out.zero_();
   };
   for (const Bucket& bucket : program_.buckets) {
     BucketState state;
@@ -48,14 +47,14 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
       ensure(spec_of(part).split_dim == 0 || placement.tensor_size == 1,
              "a parameter that stages cut differently is cut in its first dimension");
       const std::int64_t begin = placement.tensor_rank * part.count;
-      state.whole_grads = at::zeros({std::max(bucket.whole, begin + bucket.count)}, f32);
+      state.whole_grads = flat(std::max(bucket.whole, begin + bucket.count), at::kFloat, false);
       state.grads = state.whole_grads.narrow(0, begin, bucket.count);
     } else {
-      state.grads = zeros(bucket.count, at::kFloat, releases_grads(bucket));
+      state.grads = flat(bucket.count, at::kFloat, releases_grads(bucket));
     }
     if (program_.stale) state.fresh_grads = at::zeros({bucket.count}, f32);
     state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
-    state.values = zeros(bucket.count, type, bucket.zero == 3);
+    state.values = flat(bucket.count, type, bucket.zero == 3);
     state.shard_values = bucket.zero == 3 ? at::zeros({shard}, f32.dtype(type)) : state.values.narrow(0, state.shard_begin, shard);
     state.master = single ? state.shard_values : at::zeros({shard}, f32);
     if (optimizer.kind == model::OptimizerKind::adamw) {
@@ -117,7 +116,7 @@ void Store::bind_blocks() {
       if (spec.sparse) continue;
       const std::string name = instances_[b].parameter_name(spec);
       const auto& [bucket, value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
-      if (!program_.stale && releases_grads(program_.buckets[bucket])) buckets_of_[b].insert(bucket);
+      if (releases_grads(program_.buckets[bucket])) buckets_of_[b].insert(bucket);
       parameters.push_back({&spec, name, value, grad});
     }
     block->bind(std::move(parameters));
@@ -165,7 +164,6 @@ void Store::zero_grads(int bucket) {
 
 void Store::keep_for_next_step(int bucket) {
   BucketState& state = buckets_.at(bucket);
-  nn::hold(state.grads);
   state.grads.copy_(state.fresh_grads);
   state.fresh_grads.zero_();
 }
