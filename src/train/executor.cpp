@@ -153,7 +153,8 @@ Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& w
   return scalars_;
 }
 
-// Of communication that is over: of the run's own, or of what went on beyond it.
+// Of communication that is over: of the run's own, or of what went on beyond it. Those of a stream follow one another, also where this
+// thread was stopped between a submission and the clock, so that one seems to end after the next.
 std::vector<InstructionSpan> Executor::communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const {
   std::vector<InstructionSpan> out;
   std::map<std::pair<int, Op>, Seconds> free_from;  // by stream
@@ -163,8 +164,8 @@ std::vector<InstructionSpan> Executor::communication_spans(const Handles& handle
     InstructionSpan span{static_cast<int>(i), begins[i], begins[i]};
     for (const auto& handle : handles[i]) span.end = std::max(span.end, begins[i] + handle.elapsed());
     Seconds& free = free_from[stream_of(program_.instructions[i])];
-    span.begin = std::min(std::max(span.begin, free), span.end);
-    free = std::max(free, span.end);
+    span.begin = std::max(span.begin, free);
+    free = span.end = std::max(span.begin, span.end);
     out.push_back(std::move(span));
   }
   return out;
