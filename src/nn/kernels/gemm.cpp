@@ -15,8 +15,8 @@
 namespace tessera::nn::kernels {
 namespace {
 
-// Below so many rows packing b costs more than it saves.
-constexpr std::int64_t kFewRows = 8;
+// Below so many rows packing b costs more than it saves, and converting it.
+constexpr std::int64_t kFewestRows = 2, kFewestWidened = 8;
 
 Operand operand(const at::Tensor& matrix) { return {matrix.const_data_ptr(), matrix.stride(0), matrix.stride(1)}; }
 
@@ -102,7 +102,7 @@ void widened(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool
 
 void gemm_plain(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
   const bool widens = a.scalar_type() == at::kBFloat16 && (c.scalar_type() == at::kFloat || !computes_bf16());
-  if (widens && a.size(0) >= kFewRows) {
+  if (widens && a.size(0) >= kFewestWidened) {
     widened(a, b, c, accumulate);
   } else if (a.scalar_type() == c.scalar_type()) {
     if (accumulate) {
@@ -120,7 +120,7 @@ void gemm_plain(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool acc
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
   if (!use_cpu_kernels(a)) return aten::gemm(a, b, c, accumulate);
   const bool f32 = a.scalar_type() == at::kFloat;
-  if (a.size(0) < kFewRows || !(f32 ? has_avx512() : has_avx512_bf16())) {
+  if (a.size(0) < kFewestRows || !(f32 ? has_avx512() : has_avx512_bf16())) {
     gemm_plain(a, b, c, accumulate);
     return;
   }

@@ -1,6 +1,7 @@
 #include "nn/kernels/gemm_avx512.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -18,6 +19,8 @@ constexpr std::int64_t kTileColumns = kGemmTileColumns;
 constexpr std::int64_t kCopyColumns = 128;       // from here on a's rows are copied: strides of 4 KiB would share cache sets
 constexpr std::int64_t kBlockUnits = 512;        // along k: a's rows of a tile stay in the first-level cache
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the second-level cache
+// Up to so many units, reading and writing c takes longer than multiplying: c is then walked along its rows, over many panels of b.
+constexpr std::int64_t kShallowUnits = 128;
 
 template <typename T>
 TESSERA_AVX512_INLINE __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
@@ -37,16 +40,57 @@ TESSERA_AVX512_INLINE void store_masked(Bf16* c, __mmask16 mask, __m512 value) {
   _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(value));
 }
 
+// What the memory brings while a tile is multiplied, which otherwise waits for it: a product of few rows reads b once, and one of few units
+// reads c.
+struct Ahead {
+  const void* c = nullptr;          // the next tile of c, which will be added to
+  const std::byte* data = nullptr;  // what the next panel is packed from: two cache lines for each unit
+  // In bytes. Where lines of a panel run along k, a line's 16 pairs of cache lines lie side by side, and `stride` leads to the next line.
+  std::int64_t stride = 0, second = 64;
+  int pairs_shift = 0;
+
+  TESSERA_AVX512_INLINE void fetch(std::int64_t unit) const {
+    constexpr std::int64_t kPair = 128;
+    const std::byte* place = data + (unit >> pairs_shift) * stride + (unit & ((std::int64_t{1} << pairs_shift) - 1)) * kPair;
+    __builtin_prefetch(place, 0, 2);
+    __builtin_prefetch(place + second, 0, 2);
+  }
+};
+
+// Of the panel at element `b`.
+template <typename T>
+Ahead panel_ahead(const Operand& b, std::int64_t depth, std::int64_t column) {
+  constexpr std::int64_t kSize = sizeof(T);
+  Ahead ahead;
+  ahead.data = static_cast<const std::byte*>(b.data) + (depth * b.row_stride + column * b.column_stride) * kSize;
+  if (b.row_stride == 1) {
+    ahead.stride = b.column_stride * kSize;
+    ahead.pairs_shift = 4;
+  } else {
+    ahead.stride = b.row_stride * kSize * kPerUnit<T>;
+    if (kPerUnit < T >> 1) ahead.second = b.row_stride * kSize;
+  }
+  return ahead;
+}
+
 // A tile's place: kRows rows of a (row stride in units, or packed [unit][kRows]) times one packed panel of b.
 template <typename T, typename C, int kRows, bool kPacked>
 TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c, std::int64_t c_stride,
-                         std::int64_t columns, bool accumulate) {
+                         std::int64_t columns, bool accumulate, const Ahead& ahead) {
+  if (ahead.c != nullptr) {
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      __builtin_prefetch(static_cast<const C*>(ahead.c) + i * c_stride, 1, 3);
+      if (sizeof(C) == sizeof(float)) __builtin_prefetch(static_cast<const C*>(ahead.c) + i * c_stride + 16, 1, 3);
+    }
+  }
   __m512 left[kRows];
   __m512 right[kRows];
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
   if constexpr (kPacked) {
     for (std::int64_t u = 0; u < units; ++u) {
+      if (ahead.data != nullptr) ahead.fetch(u);
       const __m512 b0 = _mm512_load_ps(b);
       const __m512 b1 = _mm512_load_ps(b + 16);
 #pragma GCC unroll 14
@@ -65,6 +109,7 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
 #pragma GCC unroll 5
     for (int g = 0; g < kGroups; ++g) base[g] = a + 3 * g * a_stride;
     for (std::int64_t u = 0; u < units; ++u) {
+      if (ahead.data != nullptr) ahead.fetch(u);
       const __m512 b0 = _mm512_load_ps(b);
       const __m512 b1 = _mm512_load_ps(b + 16);
 #pragma GCC unroll 14
@@ -97,13 +142,13 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
 
 template <typename T, typename C, bool kPacked, int kRows = static_cast<int>(kTileRows)>
 TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c,
-                                   std::int64_t c_stride, std::int64_t columns, bool accumulate) {
+                                   std::int64_t c_stride, std::int64_t columns, bool accumulate, const Ahead& ahead = {}) {
   if constexpr (kRows == 1) {
-    tile<T, C, 1, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate);
+    tile<T, C, 1, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
   } else if (rows == kRows) {
-    tile<T, C, kRows, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate);
+    tile<T, C, kRows, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
   } else {
-    tile_of<T, C, kPacked, kRows - 1>(rows, units, a, a_stride, b, c, c_stride, columns, accumulate);
+    tile_of<T, C, kPacked, kRows - 1>(rows, units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
   }
 }
 
@@ -119,7 +164,8 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
   for (std::int64_t k0 = 0; k0 < p.k; k0 += depth_block) {
     const std::int64_t depth = std::min(depth_block, p.k - k0);
     const std::int64_t units = (depth + kPerUnit<T> - 1) / kPerUnit<T>;
-    const std::int64_t column_block = std::max(kTileColumns, kBlockBytes / (units * 4) / kTileColumns * kTileColumns);
+    const bool shallow = units <= kShallowUnits;
+    const std::int64_t column_block = shallow ? kBlockBytes / (units * 4) / kTileColumns * kTileColumns : kTileColumns;
     const bool add = accumulate || k0 > 0;
     float* packed_a = direct ? nullptr : scratch(0, (p.m + kTileRows) * units + 16);
     if (!direct) {
@@ -128,9 +174,16 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
         pack(a + i * p.a.row_stride + k0 * p.a.column_stride, p.a.row_stride, p.a.column_stride, rows, depth, rows, packed_a + i * units);
       }
     }
-    const std::int64_t row_units = (units + 15) / 16 * 16 + 16;
-    const bool copies = direct && p.n >= kCopyColumns;
-    float* copied = copies ? scratch(0, kTileRows * row_units) : nullptr;
+    const float* rows_at = direct ? reinterpret_cast<const float*>(a + k0) : packed_a;
+    std::int64_t row_stride = direct ? p.a.row_stride / kPerUnit<T> : units;
+    if (direct && p.n >= kCopyColumns) {
+      const std::int64_t copied_stride = (units + 15) / 16 * 16 + 16;
+      float* copied = scratch(0, p.m * copied_stride);
+      for (std::int64_t i = 0; i < p.m; ++i)
+        std::memcpy(copied + i * copied_stride, rows_at + i * row_stride, static_cast<std::size_t>(units) * 4);
+      rows_at = copied;
+      row_stride = copied_stride;
+    }
     for (std::int64_t j0 = 0; j0 < p.n; j0 += column_block) {
       const std::int64_t columns = std::min(column_block, p.n - j0);
       float* packed_b = scratch(1, (columns + kTileColumns) * units);
@@ -140,20 +193,17 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
       }
       for (std::int64_t i = 0; i < p.m; i += kTileRows) {
         const int rows = static_cast<int>(std::min(kTileRows, p.m - i));
-        const float* row = direct ? reinterpret_cast<const float*>(a + i * p.a.row_stride + k0) : nullptr;
-        std::int64_t row_stride = p.a.row_stride / kPerUnit<T>;
-        if (copies) {
-          for (int r = 0; r < rows; ++r) std::memcpy(copied + r * row_units, row + r * row_stride, static_cast<std::size_t>(units) * 4);
-          row = copied;
-          row_stride = row_units;
-        }
+        Ahead ahead;
+        if (!shallow && i == 0 && j0 + column_block < p.n) ahead = panel_ahead<T>(p.b, k0, j0 + column_block);
         for (std::int64_t j = 0; j < columns; j += kTileColumns) {
           C* place = c + i * c_stride + j0 + j;
           const std::int64_t width = std::min(kTileColumns, columns - j);
+          if (add) ahead.c = place + (shallow ? kTileColumns : kTileRows * c_stride);
           if (direct) {
-            tile_of<T, C, false>(rows, units, row, row_stride, packed_b + j * units, place, c_stride, width, add);
+            tile_of<T, C, false>(rows, units, rows_at + i * row_stride, row_stride, packed_b + j * units, place, c_stride, width, add,
+                                 ahead);
           } else {
-            tile_of<T, C, true>(rows, units, packed_a + i * units, 0, packed_b + j * units, place, c_stride, width, add);
+            tile_of<T, C, true>(rows, units, rows_at + i * row_stride, 0, packed_b + j * units, place, c_stride, width, add, ahead);
           }
         }
       }
