@@ -25,8 +25,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // A CPU's memory for what release() and hold() are about. So much of what is released as the largest tensor takes is kept for the next, as
-// the kernel would zero it anew; the rest goes to the kernel, as exchanges that are late hold more at once than a plan counts. It lies
-// apart from the heap, where it would stand between activations that are freed before it. Thread-safe.
+// the kernel would zero it anew, large ones before small ones; the rest goes to the kernel, as exchanges that are late hold more at once
+// than a plan counts. It lies apart from the heap, where it would stand between activations that are freed before it. Thread-safe.
 class Pool {
  public:
   static Pool& instance() {
@@ -72,9 +72,9 @@ class Pool {
 
   void put(std::unique_ptr<Block> block) {
     const std::lock_guard lock(mutex_);
-    if (kept_bytes_ + block->bytes > largest_) return;
     kept_bytes_ += block->bytes;
     kept_.emplace(block->bytes, std::move(block));
+    for (; kept_bytes_ > largest_; kept_.erase(kept_.begin())) kept_bytes_ -= kept_.begin()->first;
   }
 
   std::mutex mutex_;
