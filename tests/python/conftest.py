@@ -117,6 +117,17 @@ def wait_for_step(tessera, run, step, process):
     raise AssertionError(f"{run} did not reach step {step}")
 
 
+def wait_for_checkpoint(tessera, run, process):
+    """Until the run has one that is whole: they are written beside the steps."""
+    folder = Path(tessera.folder) / "runs" / run / "checkpoints"
+    for _ in range(6000):
+        if any(entry.suffix == "" for entry in folder.glob("step-*")):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError(f"{run} has no checkpoint")
+
+
 def free_place(address="127.0.0.1"):
     """HOST:PORT that nothing listens at, at an address of the loopback."""
     with socket.socket() as free:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SHAKESPEARE, wait_for_step, workers_of
+from conftest import SHAKESPEARE, wait_for_checkpoint, wait_for_step, workers_of
 
 STEPS = 24
 
@@ -38,6 +38,7 @@ def test_resume_after_kill_is_bitwise_the_uninterrupted_run(tessera, index):
     killed = tessera.write("killed.yaml", job("killed", plan))
     process = tessera.start("train", killed, "--no-measure")
     wait_for_step(tessera, "killed", 8, process)
+    wait_for_checkpoint(tessera, "killed", process)
     os.kill(workers_of(process.pid)[1], signal.SIGKILL)
     _, message = process.communicate(timeout=60)
     assert process.returncode not in (0, None)

@@ -68,7 +68,7 @@ Ahead panel_ahead(const Operand& b, std::int64_t depth, std::int64_t column) {
     ahead.pairs_shift = 4;
   } else {
     ahead.stride = b.row_stride * kSize * kPerUnit<T>;
-    if (kPerUnit < T >> 1) ahead.second = b.row_stride * kSize;
+    if (kSize < 4) ahead.second = b.row_stride * kSize;
   }
   return ahead;
 }
