@@ -21,6 +21,7 @@ constexpr std::int64_t kBlockUnits = 512;        // along k: a's rows of a tile 
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the second-level cache
 // Up to so many units, reading and writing c takes longer than multiplying: c is then walked along its rows, over many panels of b.
 constexpr std::int64_t kShallowUnits = 128;
+constexpr std::int64_t kRowsAtOnce = 128 * kTileRows;  // whose copies take a few megabytes of each thread
 
 template <typename T>
 TESSERA_AVX512_INLINE __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
@@ -155,6 +156,15 @@ TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a,
 // Sums over k go to C directly. The caller sees to it that C is f32 when k takes several blocks.
 template <typename T, typename C>
 TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bool accumulate) {
+  if (p.m > kRowsAtOnce) {
+    for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
+      Product part = p;
+      part.m = std::min(kRowsAtOnce, p.m - i);
+      part.a.data = static_cast<const T*>(p.a.data) + i * p.a.row_stride;
+      product_of<T, C>(part, c + i * c_stride, c_stride, accumulate);
+    }
+    return;
+  }
   const T* a = static_cast<const T*>(p.a.data);
   const T* b = static_cast<const T*>(p.b.data);
   const std::int64_t depth_block = kBlockUnits * kPerUnit<T>;
