@@ -62,7 +62,7 @@ def section_of(model):
     of = MODELS[model]
     if model == "bert":
         return {"arch": "bert", "split_layers": True, "hidden": 768, "layers": 6, "heads": 12, "seq": of["shape"][0], "vocab": of["classes"], "dropout": 0.1}
-    return {"arch": model, "image": of["shape"][1], "classes": of["classes"]}
+    return {"arch": model, "image": of["shape"][1], "classes": of["classes"], **({"split_layers": True} if model == "resnet50" else {})}
 
 
 class Bench:

@@ -54,7 +54,7 @@ bool synchronizes(const Settings& settings, bool has_norm) {
 
 void synchronize(ModelSpec& model) {
   for (Repeat& repeat : model.repeats)
-    if (repeat.block.kind == "residual_block" || repeat.block.kind == "conv_layer") repeat.block.dims[kSynchronized] = 1;
+    if (is_residual(repeat.block) || repeat.block.kind == "conv_layer") repeat.block.dims[kSynchronized] = 1;
 }
 
 std::map<std::string, double> layer_dims(std::initializer_list<std::pair<const char*, std::int64_t>> values) {
@@ -89,20 +89,26 @@ const Known& by_depth(const Settings& settings, const std::string& arch, const s
   throw settings.at(arch == family ? "depth" : "arch").error(text("found ", depth), "one of: " + depths);
 }
 
-BlockSpec residual_block(const std::string& name, std::int64_t in, std::int64_t mid, std::int64_t out, std::int64_t stride,
-                         std::int64_t size, bool bottleneck) {
+// A residual block, or where it is split one of its two parts: the branch but for its last convolution, and that convolution with the sum.
+BlockSpec residual_block(const std::string& kind, const std::string& name, std::int64_t in, std::int64_t mid, std::int64_t out,
+                         std::int64_t stride, std::int64_t size, bool bottleneck) {
+  const bool opens = kind != kResidualSum, closes = kind != kResidualBranch;
   const bool shortcut = stride != 1 || in != out;
   const std::int64_t side = side_after(size, 3, stride, 1);
-  BlockSpec block{"residual_block", name, {}, {}, {map_of(in, size)}, {map_of(out, side)}};
+  BlockSpec block{kind, opens && closes ? name : text(name, opens ? ".branch" : ".sum"), {}, {}, {map_of(in, size)}, {map_of(out, side)}};
+  const TensorSpec branch{"branch", map_of(mid, side).shape};
+  if (!closes) block.outputs = {branch};
+  if (!opens) block.inputs.push_back(branch);
   block.dims = layer_dims(
       {{"in", in}, {"mid", mid}, {"out", out}, {"stride", stride}, {"size", size}, {"bottleneck", bottleneck}, {"shortcut", shortcut}});
   const auto add = [&](const std::string& number, std::int64_t to, std::int64_t from, std::int64_t kernel) {
     add_convolution(block.parameters, name + ".conv" + number, to, from, kernel, false);
     add_batch_norm(block.parameters, name + ".bn" + number, to);
   };
-  add("1", mid, in, bottleneck ? 1 : 3);
-  add("2", bottleneck ? mid : out, mid, 3);
-  if (bottleneck) add("3", out, mid, 1);
+  if (opens) add("1", mid, in, bottleneck ? 1 : 3);
+  if (opens && bottleneck) add("2", mid, mid, 3);
+  if (!closes) return block;
+  add(bottleneck ? "3" : "2", out, mid, bottleneck ? 1 : 3);
   if (shortcut) {
     add_convolution(block.parameters, name + ".downsample.0", out, in, 1, false);
     add_batch_norm(block.parameters, name + ".downsample.1", out);
@@ -151,10 +157,11 @@ BlockSpec stem(const ModelSpec& model, std::int64_t& side) {
 }  // namespace
 
 ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
-  std::vector<std::string> keys = {"image", "channels", "classes", "batch_norm"};
+  std::vector<std::string> keys = {"image", "channels", "classes", "batch_norm", "split_layers"};
   if (arch == "resnet") keys.emplace_back("depth");
   settings.allow_only(keys);
   const ResNet& known = by_depth<ResNet>(settings, arch, "resnet", kResNets);
+  const bool split = settings.flag("split_layers", false);
   ModelSpec model = picture_model(settings, text("resnet", known.depth));
   std::int64_t side = 0;
   model.repeats.push_back({stem(model, side), 1});
@@ -164,10 +171,22 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
     const std::int64_t out = known.bottleneck ? 4 * mid : mid;
     const std::int64_t stride = stage == 0 ? 1 : 2;
     const std::string name = text("layer", stage + 1, ".{}");
-    const int rest = known.blocks[static_cast<std::size_t>(stage)] - 1;
-    model.repeats.push_back({residual_block(name, in, mid, out, stride, side, known.bottleneck), 1});
-    side = side_after(side, 3, stride, 1);
-    model.repeats.push_back({residual_block(name, out, mid, out, 1, side, known.bottleneck), rest, 1});
+    const int count = known.blocks[static_cast<std::size_t>(stage)];
+    const auto push = [&](const std::string& kind, int first, int blocks) {
+      model.repeats.push_back(
+          {residual_block(kind, name, first == 0 ? in : out, mid, out, first == 0 ? stride : 1, side, known.bottleneck), blocks, first});
+    };
+    if (split) {
+      for (int i = 0; i < count; ++i) {
+        push(kResidualBranch, i, 1);
+        push(kResidualSum, i, 1);
+        if (i == 0) side = side_after(side, 3, stride, 1);
+      }
+    } else {
+      push(kResidualBlock, 0, 1);
+      side = side_after(side, 3, stride, 1);
+      push(kResidualBlock, 1, count - 1);
+    }
     in = out;
   }
   BlockSpec classifier{

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "model/vision_cost.hpp"
+
 namespace tessera::model {
 namespace {
 
@@ -62,10 +64,10 @@ bool cut_by_nn(const BlockSpec& block) {
 }
 
 bool computed_by_nn(const BlockSpec& block) {
-  constexpr std::array<std::string_view, 10> kWhole = {"conv_layer", "residual_block",   "patch_embedding", "classifier",
-                                                       "mlp",        "embedding_tables", "interaction",     "features",
-                                                       "cross",      "target_attention"};
-  if (cut_by_nn(block) || is_of_t5(block) || std::find(kWhole.begin(), kWhole.end(), block.kind) != kWhole.end()) return true;
+  constexpr std::array<std::string_view, 9> kWhole = {
+      "conv_layer", "patch_embedding", "classifier", "mlp", "embedding_tables", "interaction", "features", "cross", "target_attention"};
+  if (cut_by_nn(block) || is_of_t5(block) || is_residual(block) || std::find(kWhole.begin(), kWhole.end(), block.kind) != kWhole.end())
+    return true;
   return block.kind == "encoder_layer" && block.dims.contains("patch");
 }
 
@@ -79,7 +81,7 @@ void check_has_blocks(const ModelSpec& model, Precision precision, const Where& 
 
 std::int64_t least_samples(const BlockSpec& block, std::int64_t replicas) {
   if (replicas > 1 && exchanges_over_replicas(block)) return 1;
-  return block.kind == "residual_block" && block.outputs.front().shape.back() == 1 ? 2 : 1;
+  return is_residual(block) && block.outputs.front().shape.back() == 1 ? 2 : 1;
 }
 
 bool routes_to_experts(const BlockSpec& block) {

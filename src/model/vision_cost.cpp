@@ -22,8 +22,8 @@ class Maps {
   std::int64_t bytes(std::int64_t channels, std::int64_t side) const { return images_ * channels * side * side * element_; }
 
   // Keeps its input; leaves the side of its output.
-  std::int64_t convolve(const char* name, std::int64_t in, std::int64_t out, std::int64_t side, std::int64_t kernel, std::int64_t stride,
-                        std::int64_t padding, bool keep_input = true) {
+  std::int64_t convolve(std::string_view name, std::int64_t in, std::int64_t out, std::int64_t side, std::int64_t kernel,
+                        std::int64_t stride, std::int64_t padding, bool keep_input = true) {
     const std::int64_t after = side_after(side, kernel, stride, padding);
     if (keep_input) keep(bytes(in, side));
     const std::int64_t window = kernel * kernel * in, pixels = images_ * after * after;
@@ -34,7 +34,7 @@ class Maps {
   }
   // Statistics, then scale: the input is read twice. Mean and variance are kept for the gradients and for the running ones. Replicas gather
   // how many values each has seen, with their means and variances, and sum what gradients need of all of them.
-  void normalize(const char* name, std::int64_t channels, std::int64_t side) {
+  void normalize(std::string_view name, std::int64_t channels, std::int64_t side) {
     keep(bytes(channels, side));
     work_.keep(4 * kF32Bytes * channels);
     if (replicas_ > 1) {
@@ -44,7 +44,7 @@ class Maps {
     }
     work_.pointwise(name, 3 * bytes(channels, side), 5 * bytes(channels, side));
   }
-  void rectify(const char* name, std::int64_t channels, std::int64_t side) {
+  void rectify(std::string_view name, std::int64_t channels, std::int64_t side) {
     work_.pointwise(name, 2 * bytes(channels, side), 3 * bytes(channels, side));
   }
   void keep(std::int64_t size) {
@@ -153,30 +153,31 @@ BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard) {
   return std::move(maps).finish(input, output, shard.recompute);
 }
 
+bool is_residual(const BlockSpec& block) {
+  return block.kind == kResidualBlock || block.kind == kResidualBranch || block.kind == kResidualSum;
+}
+
 BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard) {
   Maps maps(block, shard);
+  const bool opens = block.kind != kResidualSum, closes = block.kind != kResidualBranch;
+  const bool bottleneck = maps.dim("bottleneck") != 0;
   const std::int64_t in = maps.dim("in");
   const std::int64_t mid = maps.dim("mid");
   const std::int64_t out = maps.dim("out");
   const std::int64_t size = maps.dim("size");
   const std::int64_t stride = maps.dim("stride");
-  std::int64_t side = size;
-  if (maps.dim("bottleneck") != 0) {
-    maps.convolve("conv1", in, mid, size, 1, 1, 0);
-    maps.normalize("norm1", mid, size);
-    maps.rectify("relu1", mid, size);
-    side = maps.convolve("conv2", mid, mid, size, 3, stride, 1);
-    maps.normalize("norm2", mid, side);
-    maps.rectify("relu2", mid, side);
-    maps.convolve("conv3", mid, out, side, 1, 1, 0);
-    maps.normalize("norm3", out, side);
-  } else {
-    side = maps.convolve("conv1", in, mid, size, 3, stride, 1);
-    maps.normalize("norm1", mid, side);
-    maps.rectify("relu1", mid, side);
-    maps.convolve("conv2", mid, out, side, 3, 1, 1);
-    maps.normalize("norm2", out, side);
-  }
+  const std::int64_t side = side_after(size, 3, stride, 1);
+  const auto unit = [&](int number, std::int64_t from, std::int64_t to, std::int64_t extent, std::int64_t kernel, std::int64_t step,
+                        bool rectified) {
+    const std::int64_t after = maps.convolve(text("conv", number), from, to, extent, kernel, step, kernel / 2);
+    maps.normalize(text("norm", number), to, after);
+    if (rectified) maps.rectify(text("relu", number), to, after);
+  };
+  if (opens) unit(1, in, mid, size, bottleneck ? 1 : 3, bottleneck ? 1 : stride, true);
+  if (opens && bottleneck) unit(2, mid, mid, size, 3, stride, true);
+  const std::int64_t input = maps.bytes(in, size);
+  if (!closes) return std::move(maps).finish(input, maps.bytes(mid, side), shard.recompute);
+  unit(bottleneck ? 3 : 2, mid, out, side, bottleneck ? 1 : 3, 1, false);
   if (maps.dim("shortcut") != 0) {
     maps.convolve("shortcut", in, out, size, 1, stride, 0, false);
     maps.normalize("shortcut_norm", out, side);
@@ -184,8 +185,7 @@ BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t output = maps.bytes(out, side);
   maps.work().pointwise("sum", 3 * output, 3 * output);
   maps.rectify("relu", out, side);
-  const std::int64_t input = maps.bytes(in, size);
-  return std::move(maps).finish(input, output, shard.recompute);
+  return std::move(maps).finish(input + (opens ? 0 : maps.bytes(mid, side)), output, shard.recompute);
 }
 
 }  // namespace tessera::model

@@ -17,6 +17,11 @@ BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard);
 // Two 3x3 convolutions, or 1x1, 3x3, 1x1 (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride, size, bottleneck,
 // shortcut (1: a convolution fits the input to the output).
+// A residual block's kind, and those of its parts where it is split.
+inline constexpr const char* kResidualBlock = "residual_block";
+inline constexpr const char* kResidualBranch = "residual_branch";
+inline constexpr const char* kResidualSum = "residual_sum";
+bool is_residual(const BlockSpec& block);
 BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard);
 
 // The side of what a window leaves of a side.

@@ -6,6 +6,7 @@
 #include <ATen/ops/threshold_backward.h>
 #include <utility>
 
+#include "model/vision_cost.hpp"
 #include "nn/conv_unit.hpp"
 
 namespace tessera::nn {
@@ -74,13 +75,17 @@ class ConvLayer final : public Block {
   std::vector<Parameter> parameters_;
 };
 
+// Whole, or where it is split one of its two parts: the branch but for its last convolution, and that convolution with the sum.
 class ResidualBlock final : public Block {
  public:
-  explicit ResidualBlock(const model::BlockSpec& spec) {
+  explicit ResidualBlock(const model::BlockSpec& spec)
+      : opens_(spec.kind != model::kResidualSum), closes_(spec.kind != model::kResidualBranch) {
     const bool bottleneck = spec.dim("bottleneck") != 0;
-    const std::size_t strided = bottleneck ? 1 : 0;
-    for (std::size_t i = 0; i < (bottleneck ? 3 : 2); ++i) units_.push_back(ConvUnit({i == strided ? spec.dim("stride") : 1}));
-    if (spec.dim("shortcut") != 0) shortcut_.emplace(ConvUnit::Form{spec.dim("stride")});
+    const std::int64_t stride = spec.dim("stride");
+    if (opens_) units_.push_back(ConvUnit({bottleneck ? 1 : stride}));
+    if (opens_ && bottleneck) units_.push_back(ConvUnit({stride}));
+    if (closes_) units_.push_back(ConvUnit({1}));
+    if (closes_ && spec.dim("shortcut") != 0) shortcut_.emplace(ConvUnit::Form{stride});
   }
 
   void bind(std::vector<Parameter> parameters) override {
@@ -95,13 +100,13 @@ class ResidualBlock final : public Block {
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
     Tensors kept(kept_count());
     const at::Tensor input = channels_last(inputs.front());
-    at::Tensor maps = input;
+    at::Tensor maps = opens_ ? input : channels_last(inputs.back());
     for (std::size_t i = 0; i < units_.size(); ++i) {
       if (i > 0) maps.relu_();
       maps = units_[i].forward(maps, of_unit(kept, i), pass);
     }
-    maps.add_(shortcut_ ? shortcut_->forward(input, of_unit(kept, units_.size()), pass) : input).relu_();
-    kept.back() = maps;
+    if (closes_) maps.add_(shortcut_ ? shortcut_->forward(input, of_unit(kept, units_.size()), pass) : input);
+    kept.back() = maps.relu_();
     saved.tensors = pass.training ? std::move(kept) : Tensors();
     return {maps};
   }
@@ -115,7 +120,9 @@ class ResidualBlock final : public Block {
       grad = units_[i].backward_input(grad, of_unit(kept, i), pass);
       if (i > 0) grad = rectified_grad(grad, of_unit(kept, i)[ConvUnit::kInput]);
     }
-    return {grad.add_(shortcut_ ? shortcut_->backward_input(sum_grad, of_unit(kept, units_.size()), pass) : sum_grad)};
+    if (!closes_) return {grad};
+    const at::Tensor passed = shortcut_ ? shortcut_->backward_input(sum_grad, of_unit(kept, units_.size()), pass) : sum_grad;
+    return opens_ ? Tensors{grad.add_(passed)} : Tensors{passed, grad};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
@@ -132,6 +139,7 @@ class ResidualBlock final : public Block {
     return std::span(kept).subspan(unit * ConvUnit::kKeptCount, ConvUnit::kKeptCount);
   }
 
+  bool opens_, closes_;
   std::vector<ConvUnit> units_;
   std::optional<ConvUnit> shortcut_;
   std::vector<Parameter> parameters_;

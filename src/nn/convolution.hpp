@@ -11,6 +11,7 @@ namespace tessera::nn {
 // where there are any.
 std::unique_ptr<Block> make_conv_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // Two convolutions, or three with `bottleneck`, and what they add to: the input or, with `shortcut`, a convolution of it (He et al. 2016).
+// Also either part of it, where layers are split: what the sum reads besides passes the branch.
 std::unique_ptr<Block> make_residual_block(const model::BlockSpec& spec, const BlockPlacement& placement);
 
 }  // namespace tessera::nn

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "model/forms.hpp"
+#include "model/vision_cost.hpp"
 #include "nn/autograd_block.hpp"
 #include "nn/classifier.hpp"
 #include "nn/convolution.hpp"
@@ -68,7 +69,9 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"language_head", or_of_t5(make_lm_head, make_lm_head)},
                                                       {"final_norm", by_autograd(final_norm)},
                                                       {"conv_layer", whole(make_conv_layer)},
-                                                      {"residual_block", whole(make_residual_block)},
+                                                      {model::kResidualBlock, whole(make_residual_block)},
+                                                      {model::kResidualBranch, whole(make_residual_block)},
+                                                      {model::kResidualSum, whole(make_residual_block)},
                                                       {"mlp", make_mlp},
                                                       {"embedding_tables", whole(make_embedding_tables)},
                                                       {"interaction", by_autograd(interaction)},

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kEffort = 4'000'000, kSimulated = 100'000;
 // Of cuts that each get an order of their own: so many that are the most even, of all if those are not more than the second figure.
 constexpr std::size_t kTunedCuts = 24;
-constexpr int kMostWays = 5000;
+constexpr int kMostWays = 50'000;
 // A plan with an order of its own that is not shorter by this part is not worth it.
 constexpr double kWorth = 0.01;
 

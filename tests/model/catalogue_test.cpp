@@ -121,6 +121,7 @@ TEST(Catalogue, PictureModelsHaveTheirPublishedSize) {
   }
   EXPECT_EQ(model_of("{arch: vgg16, norm: true}").parameter_count(), 138'365'992);
   EXPECT_EQ(model_of("{arch: resnet, depth: 50}").parameter_count(), 25'557'032);
+  EXPECT_EQ(model_of("{arch: resnet50, split_layers: true}").parameter_count(), 25'557'032);
 }
 
 TEST(Catalogue, LanguageModelsHaveTheirPublishedSize) {
