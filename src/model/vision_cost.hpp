@@ -15,13 +15,15 @@ BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard);
 // Convolution, batch norm where there is one, ReLU, maximum over windows where there are any. Dimensions: in, out, kernel, stride,
 // padding, size (of the input's side), norm, pool_kernel (0: none), pool_stride, pool_padding, data (1: the input is the image).
 BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard);
-// Two 3x3 convolutions, or 1x1, 3x3, 1x1 (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride, size, bottleneck,
-// shortcut (1: a convolution fits the input to the output).
-// A residual block's kind, and those of its parts where it is split.
+// A residual block's kind, and those of its two parts where it is split: the branch but for its last convolution, and that convolution with
+// the sum.
 inline constexpr const char* kResidualBlock = "residual_block";
 inline constexpr const char* kResidualBranch = "residual_branch";
 inline constexpr const char* kResidualSum = "residual_sum";
+// Whether the block is of one of these kinds.
 bool is_residual(const BlockSpec& block);
+// Of any of these: two 3x3 convolutions, or 1x1, 3x3, 1x1 (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride, size,
+// bottleneck, shortcut (1: a convolution fits the input to the output).
 BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard);
 
 // The side of what a window leaves of a side.

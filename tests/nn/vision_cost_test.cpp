@@ -28,15 +28,21 @@ std::int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+// A training step's.
+Pass pass_of(const Batch& batch) {
+  Pass pass;
+  pass.batch = &batch;
+  pass.drops = true;
+  return pass;
+}
+
 // A tensor counts with the block that reads it first.
 void expect_what_blocks_keep(const std::string& section) {
   constexpr std::int64_t kSamples = 2;
   const model::ModelSpec spec = vision_model(section);
   VisionModel model(spec);
   const Batch batch = random_images(spec, kSamples);
-  Pass pass;
-  pass.batch = &batch;
-  pass.drops = true;
+  const Pass pass = pass_of(batch);
   std::map<std::string, at::Tensor> made;
   std::set<std::string> unread;
   std::vector<Saved> saved(model.instances().size());
@@ -95,9 +101,7 @@ TEST(VisionCosts, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
       const model::ModelSpec spec = vision_model(section);
       VisionModel model(spec);
       const Batch batch = random_images(spec, kSamples);
-      Pass pass;
-      pass.batch = &batch;
-      pass.drops = true;
+      const Pass pass = pass_of(batch);
       const auto meter = std::make_shared<MemoryMeter>();
       {
         const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
