@@ -310,6 +310,7 @@ Handle Engine::submit(OperationPointer operation) {
       complete(operation, error);
     }
   } else if ((!in_shared_memory && !group.on_device) || unreachable) {
+    if (operation->kind == Kind::send) start_at_once();
     wake();
   }
   return Handle(std::move(operation));

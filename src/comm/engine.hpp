@@ -62,6 +62,9 @@ class Engine final : public Communicator {
   void begin_to_fail(std::shared_ptr<const Error> error, std::shared_ptr<const Failure> told);
   void wake();
   void sleep();
+  // Starts what has been submitted in the calling thread, if the progress thread sleeps: where all cores compute, that thread may not be
+  // run for milliseconds after it was woken.
+  void start_at_once();
   void take_inbox();
   void start_network(const OperationPointer& operation);
   void start_next(const Group::State* group);
@@ -91,7 +94,7 @@ class Engine final : public Communicator {
   const std::shared_ptr<const Error> closed_error_ =
       std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
 
-  // Owned by the progress thread once it runs.
+  std::mutex driving_;  // guards what follows up to the next one; held by the progress thread while it does not sleep
   std::unique_ptr<Network> network_;
   std::unique_ptr<Control> control_;
   std::deque<OperationPointer> arriving_;                                         // from the inbox; not yet in one of the next two

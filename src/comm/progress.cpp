@@ -33,7 +33,9 @@ void Engine::wake() {
 
 void Engine::sleep() {
   std::array<epoll_event, 16> events;
+  driving_.unlock();
   epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(kTick.count()));
+  driving_.lock();
   std::uint64_t count = 0;
   if (wake_pending_) [[maybe_unused]]
     const ssize_t got = ::read(wake_descriptor_.get(), &count, sizeof count);
@@ -48,6 +50,7 @@ struct Engine::Turns {
 };
 
 void Engine::progress_loop() {
+  const std::lock_guard driving(driving_);
   Turns turns;
   bool more = true;
   while (more) {
@@ -110,6 +113,16 @@ bool Engine::turn(Turns& turns) {
   }
   if (network_ended_ || network_->arm()) sleep();
   return true;
+}
+
+void Engine::start_at_once() {
+  const std::unique_lock driving(driving_, std::try_to_lock);
+  if (!driving) return;
+  try {
+    take_inbox();
+  } catch (...) {
+    fail_with_current_exception();
+  }
 }
 
 // An operation leaves a queue only once it is in the next one, so that whatever is thrown on the way, all of them are ended.

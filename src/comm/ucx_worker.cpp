@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 
 #include "base/error.hpp"
@@ -30,6 +31,15 @@ void check(ucs_status_t status, const char* what) {
               "see `ucx_info -d` for the transports of this host, and the variables UCX_TLS and UCX_NET_DEVICES");
 }
 
+constexpr std::int64_t kSendBuffer = 4 << 20;
+
+// That a process may ask for; 0 where the kernel does not say.
+std::int64_t largest_send_buffer() {
+  std::int64_t bytes = 0;
+  std::ifstream("/proc/sys/net/core/wmem_max") >> bytes;
+  return bytes;
+}
+
 }  // namespace
 
 UcxWorker::UcxWorker(const std::string& interface, bool shared_memory) {
@@ -53,6 +63,9 @@ UcxWorker::UcxWorker(const std::string& interface, bool shared_memory) {
   prefer("RNDV_THRESH", "8m");
   prefer_tcp("TX_SEG_SIZE", "64k");
   prefer_tcp("RX_SEG_SIZE", "128k");
+  // What the kernel holds leaves while this process waits for a core. A size that the host does not allow would be cut to less than the
+  // kernel grows to by itself.
+  if (largest_send_buffer() >= kSendBuffer) prefer_tcp("SNDBUF", std::to_string(kSendBuffer).c_str());
   // A blocking connect to a rank that ends at that moment may succeed and the first words on it fail: UCX 1.13 marks such an
   // endpoint for destruction before it has become a sender, and then ends the process over the contradiction (an assertion in
   // uct_tcp_ep_destroy_progress). Connected from progress, the same is a broken connection.
