@@ -118,7 +118,7 @@ class Failed(SystemExit):
     """What a program on the hosts said as it failed. Where nobody takes it, this program ends with those words."""
 
 
-ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}  # as nn/memory.cpp has it
+ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1,lg_extent_max_active_fit:64"}  # as nn/memory.cpp has it
 
 
 def python_on_hosts(lab, words, log, environment=None):

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <fstream>
+#include <vector>
 
 namespace tessera::nn {
 namespace {
@@ -45,6 +46,17 @@ TEST(Releasable, KeepsOneTensorsWorthForTheNextAndGivesTheRestBack) {
 TEST(Releasable, IsRefusedOfAViewThatBeginsWithin) {
   const at::Tensor whole = releasable(100, at::kFloat, at::kCPU);
   EXPECT_ANY_THROW(release(whole.narrow(0, 40, 10)));
+}
+
+// Tensors of 1 MiB that are freed together lie in one extent; what follows is 1024 times smaller than it.
+TEST(Heap, SmallTensorsLieInWhatLargerOnesHaveFreed) {
+  std::vector<at::Tensor> freed(256);
+  for (at::Tensor& tensor : freed) tensor = at::ones({1 << 18});
+  freed.clear();
+  const std::int64_t before = resident_bytes();
+  std::vector<at::Tensor> small(256);
+  for (at::Tensor& tensor : small) tensor = at::ones({1 << 16});
+  EXPECT_LT(resident_bytes() - before, 16 << 20) << "of 64 MiB";
 }
 
 }  // namespace
