@@ -32,22 +32,6 @@ struct BlockCell {
   Samples forward{};
   Samples backward{};
   Samples weight_share{};
-
-  // Of the worker whose median is the largest. The largest of each sample would count in what strikes one worker at a time, which a
-  // pipeline does not wait for: 4 % more, with four hosts.
-  profile::BlockSample slowest(const Meter& meter) const {
-    profile::BlockSample out = shape;
-    const profile::MeasuredValue ahead = meter.slowest(forward.median());
-    const profile::MeasuredValue back = meter.slowest(backward.median());
-    out.forward = Seconds(ahead.median);
-    out.forward_low = Seconds(ahead.low);
-    out.forward_high = Seconds(ahead.high);
-    out.backward = Seconds(back.median);
-    out.backward_low = Seconds(back.low);
-    out.backward_high = Seconds(back.high);
-    out.weight_share = meter.slowest(weight_share.median().median);
-    return out;
-  }
 };
 
 class Blocks {
@@ -111,18 +95,42 @@ class Blocks {
     return out;
   }
 
+  // Of the worker that is slowest in all of them together. How they compare with each other, the workers say in common: chance strikes
+  // one worker in one block, and the largest of several medians lies above their middle, most in blocks that scatter most.
   std::vector<profile::BlockSample> samples() const {
+    const std::vector<double> totals = of_workers(&profile::MeasuredValue::median);
+    const double slowest = *std::max_element(totals.begin(), totals.end());
+    const auto common = [&](double own) {
+      std::vector<double> shares = meter_.of_all(own);
+      for (std::size_t worker = 0; worker < shares.size(); ++worker) shares[worker] /= totals[worker];
+      return Seconds(slowest * median_of(std::move(shares)));
+    };
     std::vector<profile::BlockSample> out;
-    for (const BlockCell& cell : cells_) out.push_back(cell.slowest(meter_));
+    for (const BlockCell& cell : cells_) {
+      profile::BlockSample& sample = out.emplace_back(cell.shape);
+      const profile::MeasuredValue forward = cell.forward.median(), backward = cell.backward.median();
+      sample.forward = common(forward.median);
+      sample.forward_low = common(forward.low);
+      sample.forward_high = common(forward.high);
+      sample.backward = common(backward.median);
+      sample.backward_low = common(backward.low);
+      sample.backward_high = common(backward.high);
+      sample.weight_share = median_of(meter_.of_all(cell.weight_share.median().median));
+    }
     return out;
   }
 
  private:
-  // Seconds of all blocks together: of each host's slowest worker.
-  std::vector<double> by_host(double profile::MeasuredValue::*figure) const {
+  // Seconds of all blocks together, by worker.
+  std::vector<double> of_workers(double profile::MeasuredValue::*figure) const {
     double own = 0;
     for (const BlockCell& cell : cells_) own += cell.forward.median().*figure + cell.backward.median().*figure;
-    const std::vector<double> seconds = meter_.of_all(own);
+    return meter_.of_all(own);
+  }
+
+  // The same of each host's slowest worker.
+  std::vector<double> by_host(double profile::MeasuredValue::*figure) const {
+    const std::vector<double> seconds = of_workers(figure);
     std::vector<double> out;
     for (std::size_t first = 0; first < seconds.size(); first += static_cast<std::size_t>(workers_))
       out.push_back(*std::max_element(seconds.begin() + static_cast<std::ptrdiff_t>(first),

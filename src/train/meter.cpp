@@ -28,14 +28,23 @@ std::size_t left_out(std::size_t count) {
   }
 }
 
+double middle_of(const std::vector<double>& sorted) {
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
 }  // namespace
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return middle_of(values);
+}
 
 profile::MeasuredValue Samples::median() const {
   std::vector<double> sorted = values_;
   std::sort(sorted.begin(), sorted.end());
-  const std::size_t half = sorted.size() / 2;
   const std::size_t out = left_out(sorted.size());
-  return {sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2, sorted[out], sorted[sorted.size() - 1 - out]};
+  return {middle_of(sorted), sorted[out], sorted[sorted.size() - 1 - out]};
 }
 
 bool Samples::settled(double scale) const {

@@ -10,6 +10,9 @@
 
 namespace tessera::train {
 
+// At least one value.
+double median_of(std::vector<double> values);
+
 // What was measured of one thing, a value a round.
 class Samples {
  public:
