@@ -1,4 +1,4 @@
-// Internal. UCX: tagged messages between world ranks, awaited by coroutines. Used by the progress thread alone.
+// Internal. UCX: tagged messages between world ranks, awaited by coroutines. Used by one thread at a time (Engine::driving_).
 #pragma once
 
 #include <coroutine>

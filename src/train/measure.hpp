@@ -19,8 +19,9 @@ struct MeasureOptions {
   Seconds sample = Seconds(0.02);
 };
 
-// All workers of the communicator call it together and compute at the same time, as they will in training; every sample is
-// the slowest worker's. The profile holds what this number of workers and threads can tell.
+// All workers of the communicator call it together and compute at the same time, as they will in training. Times are
+// those of the slowest worker, as all workers' samples of a block together say. The profile holds what this number of workers and threads
+// can tell.
 profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, const MeasureOptions& options);
 
 }  // namespace tessera::train
