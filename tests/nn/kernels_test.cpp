@@ -32,7 +32,7 @@ TEST(Gemm, IsThePlainProductForAnyShapeLayoutAndType) {
   at::manual_seed(1);
   Random random(1);
   for (int round = 0; round < 400; ++round) {
-    const std::int64_t m = pick(random, {1, 2, 8, 13, 14, 15, 28, 61, 200});
+    const std::int64_t m = pick(random, {1, 2, 8, 13, 14, 15, 16, 27, 32, 61, 200});
     const std::int64_t n = pick(random, {1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 190, 400});
     const std::int64_t k = pick(random, {1, 2, 3, 16, 17, 33, 64, 100, 511, 512, 1030, 1300});
     const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
@@ -61,10 +61,12 @@ TEST(Gemm, DoesNotDependOnHowManyRowsAreMultipliedTogether) {
   const at::Tensor a = at::randn({2000, 700});
   const at::Tensor b = at::randn({90, 700}).t();
   at::Tensor whole = at::empty({2000, 90});
-  at::Tensor part = at::empty({33, 90});
   gemm(a, b, whole);
-  gemm(a.narrow(0, 1780, 33), b, part);
-  EXPECT_TRUE(at::equal(part, whole.narrow(0, 1780, 33)));
+  for (const std::int64_t rows : {5, 14, 20, 32, 33}) {
+    at::Tensor part = at::empty({rows, 90});
+    gemm(a.narrow(0, 1780, rows), b, part);
+    EXPECT_TRUE(at::equal(part, whole.narrow(0, 1780, rows))) << rows << " rows";
+  }
 }
 
 struct AttentionResult {

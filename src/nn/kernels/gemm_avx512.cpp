@@ -22,6 +22,9 @@ constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the sec
 // Up to so many units, reading and writing c takes longer than multiplying: c is then walked along its rows, over many panels of b.
 constexpr std::int64_t kShallowUnits = 128;
 constexpr std::int64_t kRowsAtOnce = 128 * kTileRows;  // whose copies take a few megabytes of each thread
+// Where b's columns are contiguous, a product of these many rows is done as the transposed one, which reads b as it lies: fewer rows would
+// leave registers empty, and more pay for what it costs to pack b.
+constexpr std::int64_t kLeastTransposed = kTileRows, kMostTransposed = kTileColumns;
 
 template <typename T>
 TESSERA_AVX512_INLINE __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
@@ -41,9 +44,10 @@ TESSERA_AVX512_INLINE void store_masked(Bf16* c, __mmask16 mask, __m512 value) {
   _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(value));
 }
 
-// What the memory brings while a tile is multiplied, which otherwise waits for it: a product of few rows reads b once, and one of few units
-// reads c.
+// What the memory brings while a tile is multiplied, which otherwise waits for it: a product of few rows reads b once, one of few columns
+// a, and one of few units c.
 struct Ahead {
+  const float* a = nullptr;         // the next tile's rows
   const void* c = nullptr;          // the next tile of c, which will be added to
   const std::byte* data = nullptr;  // what the next panel is packed from: two cache lines for each unit
   // In bytes. Where lines of a panel run along k, a line's 16 pairs of cache lines lie side by side, and `stride` leads to the next line.
@@ -74,10 +78,15 @@ Ahead panel_ahead(const Operand& b, std::int64_t depth, std::int64_t column) {
   return ahead;
 }
 
-// A tile's place: kRows rows of a (row stride in units, or packed [unit][kRows]) times one packed panel of b.
-template <typename T, typename C, int kRows, bool kPacked>
-TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c, std::int64_t c_stride,
-                         std::int64_t columns, bool accumulate, const Ahead& ahead) {
+enum class Left { packed, rows };                  // [unit][rows of the tile], or rows with a stride in units
+enum class Right { panel, half_panel, in_place };  // packed [unit][32], of which 32 or 16 columns count, or with a stride in units
+
+// A tile's place: kRows rows of a times up to 32 columns of b.
+template <typename T, typename C, int kRows, Left kLeft, Right kRight>
+TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, C* c,
+                         std::int64_t c_stride, std::int64_t columns, bool accumulate, const Ahead& ahead) {
+  constexpr bool kWhole = kRight != Right::half_panel;
+  if constexpr (kRight != Right::in_place) b_stride = kTileColumns;
   if (ahead.c != nullptr) {
 #pragma GCC unroll 14
     for (int i = 0; i < kRows; ++i) {
@@ -89,19 +98,19 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
   __m512 right[kRows];
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
-  if constexpr (kPacked) {
+  if constexpr (kLeft == Left::packed) {
     for (std::int64_t u = 0; u < units; ++u) {
       if (ahead.data != nullptr) ahead.fetch(u);
-      const __m512 b0 = _mm512_load_ps(b);
-      const __m512 b1 = _mm512_load_ps(b + 16);
+      const __m512 b0 = _mm512_loadu_ps(b);
+      const __m512 b1 = kWhole ? _mm512_loadu_ps(b + 16) : b0;
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
         const __m512 value = _mm512_set1_ps(a[i]);
         left[i] = multiply_add<T>(value, b0, left[i]);
-        right[i] = multiply_add<T>(value, b1, right[i]);
+        if constexpr (kWhole) right[i] = multiply_add<T>(value, b1, right[i]);
       }
       a += kRows;
-      b += kTileColumns;
+      b += b_stride;
     }
   } else {
     // Rows in groups of three share a base, so that all addresses fit the registers.
@@ -111,20 +120,21 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
     for (int g = 0; g < kGroups; ++g) base[g] = a + 3 * g * a_stride;
     for (std::int64_t u = 0; u < units; ++u) {
       if (ahead.data != nullptr) ahead.fetch(u);
-      const __m512 b0 = _mm512_load_ps(b);
-      const __m512 b1 = _mm512_load_ps(b + 16);
+      if (ahead.a != nullptr) __builtin_prefetch(ahead.a + (u & 15) * a_stride + (u & ~std::int64_t{15}), 0, 2);
+      const __m512 b0 = _mm512_loadu_ps(b);
+      const __m512 b1 = kWhole ? _mm512_loadu_ps(b + 16) : b0;
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
         const __m512 value = _mm512_set1_ps(base[i / 3][(i % 3) * a_stride]);
         left[i] = multiply_add<T>(value, b0, left[i]);
-        right[i] = multiply_add<T>(value, b1, right[i]);
+        if constexpr (kWhole) right[i] = multiply_add<T>(value, b1, right[i]);
       }
 #pragma GCC unroll 5
       for (int g = 0; g < kGroups; ++g) {
         ++base[g];
         __asm__("" : "+r"(base[g]));  // keeps the compiler from deriving one base from another
       }
-      b += kTileColumns;
+      b += b_stride;
     }
   }
   const __mmask16 left_mask = columns >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << columns) - 1);
@@ -141,16 +151,15 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
   }
 }
 
-template <typename T, typename C, bool kPacked, int kRows = static_cast<int>(kTileRows)>
-TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c,
-                                   std::int64_t c_stride, std::int64_t columns, bool accumulate, const Ahead& ahead = {}) {
-  if constexpr (kRows == 1) {
-    tile<T, C, 1, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
-  } else if (rows == kRows) {
-    tile<T, C, kRows, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
-  } else {
-    tile_of<T, C, kPacked, kRows - 1>(rows, units, a, a_stride, b, c, c_stride, columns, accumulate, ahead);
+template <typename T, typename C, Left kLeft, Right kRight = Right::panel, int kRows = static_cast<int>(kTileRows)>
+TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* b,
+                                   std::int64_t b_stride, C* c, std::int64_t c_stride, std::int64_t columns, bool accumulate,
+                                   const Ahead& ahead = {}) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows)
+      return tile_of<T, C, kLeft, kRight, kRows - 1>(rows, units, a, a_stride, b, b_stride, c, c_stride, columns, accumulate, ahead);
   }
+  tile<T, C, kRows, kLeft, kRight>(units, a, a_stride, b, b_stride, c, c_stride, columns, accumulate, ahead);
 }
 
 // Sums over k go to C directly. The caller sees to it that C is f32 when k takes several blocks.
@@ -168,6 +177,8 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
   const T* a = static_cast<const T*>(p.a.data);
   const T* b = static_cast<const T*>(p.b.data);
   const std::int64_t depth_block = kBlockUnits * kPerUnit<T>;
+  const std::int64_t tiles = (p.m + kTileRows - 1) / kTileRows;
+  const std::int64_t tile_rows = (p.m + tiles - 1) / tiles;  // of few rows a tile waits for its own sums
   // a is read where it lies when its rows are contiguous along k and whole units.
   const bool direct = p.a.column_stride == 1 && p.k % kPerUnit<T> == 0 && p.a.row_stride % kPerUnit<T> == 0 &&
                       reinterpret_cast<std::uintptr_t>(a) % sizeof(float) == 0;
@@ -179,8 +190,8 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
     const bool add = accumulate || k0 > 0;
     float* packed_a = direct ? nullptr : scratch(0, (p.m + kTileRows) * units + 16);
     if (!direct) {
-      for (std::int64_t i = 0; i < p.m; i += kTileRows) {
-        const std::int64_t rows = std::min(kTileRows, p.m - i);
+      for (std::int64_t i = 0; i < p.m; i += tile_rows) {
+        const std::int64_t rows = std::min(tile_rows, p.m - i);
         pack(a + i * p.a.row_stride + k0 * p.a.column_stride, p.a.row_stride, p.a.column_stride, rows, depth, rows, packed_a + i * units);
       }
     }
@@ -196,27 +207,52 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
     }
     for (std::int64_t j0 = 0; j0 < p.n; j0 += column_block) {
       const std::int64_t columns = std::min(column_block, p.n - j0);
-      float* packed_b = scratch(1, (columns + kTileColumns) * units);
-      for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+      // One tile reads b once, which costs less than packing it.
+      const bool in_place = std::is_same_v<T, float> && direct && tiles == 1 && p.b.column_stride == 1 && columns % kTileColumns == 0;
+      float* packed_b = in_place ? nullptr : scratch(1, (columns + kTileColumns) * units);
+      for (std::int64_t j = 0; j < columns && !in_place; j += kTileColumns) {
         pack(b + k0 * p.b.row_stride + (j0 + j) * p.b.column_stride, p.b.column_stride, p.b.row_stride, std::min(kTileColumns, columns - j),
              depth, kTileColumns, packed_b + j * units);
       }
-      for (std::int64_t i = 0; i < p.m; i += kTileRows) {
-        const int rows = static_cast<int>(std::min(kTileRows, p.m - i));
+      for (std::int64_t i = 0; i < p.m; i += tile_rows) {
+        const int rows = static_cast<int>(std::min(tile_rows, p.m - i));
         Ahead ahead;
         if (!shallow && i == 0 && j0 + column_block < p.n) ahead = panel_ahead<T>(p.b, k0, j0 + column_block);
         for (std::int64_t j = 0; j < columns; j += kTileColumns) {
           C* place = c + i * c_stride + j0 + j;
           const std::int64_t width = std::min(kTileColumns, columns - j);
-          if (add) ahead.c = place + (shallow ? kTileColumns : kTileRows * c_stride);
-          if (direct) {
-            tile_of<T, C, false>(rows, units, rows_at + i * row_stride, row_stride, packed_b + j * units, place, c_stride, width, add,
-                                 ahead);
+          if (add) ahead.c = place + (shallow ? kTileColumns : tile_rows * c_stride);
+          const float* rows_of_tile = rows_at + i * row_stride;
+          const float* panel = in_place ? reinterpret_cast<const float*>(b + k0 * p.b.row_stride + j0 + j) : packed_b + j * units;
+          if (direct && p.n <= kTileColumns) ahead.a = rows_of_tile + tile_rows * row_stride;
+          if (!direct) {
+            tile_of<T, C, Left::packed>(rows, units, rows_of_tile, 0, panel, 0, place, c_stride, width, add, ahead);
+          } else if (in_place) {
+            tile_of<T, C, Left::rows, Right::in_place>(rows, units, rows_of_tile, row_stride, panel, p.b.row_stride, place, c_stride, width,
+                                                       add, ahead);
+          } else if (width <= kTileColumns / 2) {
+            tile_of<T, C, Left::rows, Right::half_panel>(rows, units, rows_of_tile, row_stride, panel, 0, place, c_stride, width, add,
+                                                         ahead);
           } else {
-            tile_of<T, C, true>(rows, units, rows_at + i * row_stride, 0, packed_b + j * units, place, c_stride, width, add, ahead);
+            tile_of<T, C, Left::rows>(rows, units, rows_of_tile, row_stride, panel, 0, place, c_stride, width, add, ahead);
           }
         }
       }
+    }
+  }
+}
+
+// c [rows, columns] becomes `from` [columns, rows].
+TESSERA_AVX512 void transpose(const float* from, std::int64_t rows, std::int64_t columns, float* c, std::int64_t c_stride) {
+  for (std::int64_t i = 0; i < rows; i += 16) {
+    for (std::int64_t j = 0; j < columns; j += 16) {
+      const std::int64_t height = std::min<std::int64_t>(16, rows - i), width = std::min<std::int64_t>(16, columns - j);
+      __m512i block[16] = {};
+      for (std::int64_t line = 0; line < width; ++line)
+        block[line] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << height) - 1), from + (j + line) * rows + i);
+      transpose16(block);
+      for (std::int64_t line = 0; line < height; ++line)
+        _mm512_mask_storeu_epi32(c + (i + line) * c_stride + j, static_cast<__mmask16>((1u << width) - 1), block[line]);
     }
   }
 }
@@ -239,7 +275,7 @@ TESSERA_AVX512 void round_to_bf16(const float* sums, const Product& p) {
 template <typename T, typename C>
 void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c, std::int64_t c_stride,
                    std::int64_t columns, bool accumulate) {
-  tile_of<T, C, false>(rows, units, a, a_stride, panel, c, c_stride, columns, accumulate);
+  tile_of<T, C, Left::rows>(rows, units, a, a_stride, panel, 0, c, c_stride, columns, accumulate);
 }
 template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t, std::int64_t,
                                           bool);
@@ -265,7 +301,17 @@ bool computes_bf16() { return __builtin_cpu_supports("avx512bf16"); }
 
 bool has_avx512_bf16() { return has_avx512() && computes_bf16(); }
 
-void gemm_f32_avx512(const Product& p) { product_of<float, float>(p, static_cast<float*>(p.c), p.c_stride, p.accumulate); }
+void gemm_f32_avx512(const Product& p) {
+  float* c = static_cast<float*>(p.c);
+  if (p.b.row_stride == 1 && p.m >= kLeastTransposed && p.m <= kMostTransposed && !p.accumulate) {
+    float* sums = scratch(2, p.m * p.n);
+    const Operand rows{p.b.data, p.b.column_stride, 1}, columns{p.a.data, p.a.column_stride, p.a.row_stride};
+    product_of<float, float>({p.n, p.m, p.k, rows, columns, sums, p.m, false}, sums, p.m, false);
+    transpose(sums, p.m, p.n, c, p.c_stride);
+  } else {
+    product_of<float, float>(p, c, p.c_stride, p.accumulate);
+  }
+}
 
 void gemm_bf16_f32_avx512(const Product& p) { product_of<Bf16, float>(p, static_cast<float*>(p.c), p.c_stride, p.accumulate); }
 
