@@ -21,9 +21,6 @@ namespace tessera::train {
 namespace {
 
 constexpr double kMostCopies = 8;
-// Hosts that differ by less are taken for equal.
-constexpr double kSameSpeed = 1.1;
-
 // A block cut in one way, at one micro-batch, on this worker.
 struct BlockCell {
   const model::BlockInstance* instance;
@@ -84,15 +81,12 @@ class Blocks {
 
   // Profile::speeds, where consecutive ranks share hosts, each with as many.
   std::vector<double> speeds() const {
-    std::vector<double> out = by_host(&profile::MeasuredValue::median);
+    const std::vector<double> seconds = by_host(&profile::MeasuredValue::median);
     const std::vector<double> low = by_host(&profile::MeasuredValue::low), high = by_host(&profile::MeasuredValue::high);
-    const auto [fastest, slowest] = std::minmax_element(out.begin(), out.end());
+    const auto [fastest, slowest] = std::minmax_element(seconds.begin(), seconds.end());
     // What may be chance would make a plan for hosts that there are not.
-    const bool sure = low[static_cast<std::size_t>(slowest - out.begin())] > high[static_cast<std::size_t>(fastest - out.begin())];
-    if (!sure || *slowest < kSameSpeed * *fastest) return {};
-    const double most = *slowest;
-    for (double& seconds_of_host : out) seconds_of_host = std::round(100 * most / seconds_of_host) / 100;
-    return out;
+    const bool sure = low[static_cast<std::size_t>(slowest - seconds.begin())] > high[static_cast<std::size_t>(fastest - seconds.begin())];
+    return sure ? speeds_of(seconds) : std::vector<double>();
   }
 
   // Of the worker that is slowest in all of them together. How they compare with each other, the workers say in common: chance strikes

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/clock.hpp"
 
@@ -38,6 +39,21 @@ double middle_of(const std::vector<double>& sorted) {
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return middle_of(values);
+}
+
+std::vector<double> speeds_of(const std::vector<double>& seconds) {
+  constexpr double kSame = 1.25;
+  std::vector<double> slowest_first = seconds;
+  std::sort(slowest_first.begin(), slowest_first.end(), std::greater<>());
+  std::vector<double> out;
+  for (const double own : seconds) {
+    double alike = slowest_first.front();  // the slowest of those that this host counts as equal to
+    for (const double other : slowest_first)
+      if (other >= own && other * kSame <= alike) alike = other;
+    out.push_back(std::round(100 * slowest_first.front() / alike) / 100);
+  }
+  const bool equal = std::all_of(out.begin(), out.end(), [](double speed) { return speed == 1; });
+  return equal ? std::vector<double>() : out;
 }
 
 profile::MeasuredValue Samples::median() const {

@@ -13,6 +13,11 @@ namespace tessera::train {
 // At least one value.
 double median_of(std::vector<double> values);
 
+// How fast hosts are that take so long for the same work, beside the slowest one; empty where they count as equal. Hosts within a quarter
+// of each other do: one that shares cores or memory with others is slower than its like for minutes, and a plan for that is a worse one
+// when it has passed. For what stays, a run is rebalanced. Hosts that count as equal have the speed of the slowest among them.
+std::vector<double> speeds_of(const std::vector<double>& seconds);
+
 // What was measured of one thing, a value a round.
 class Samples {
  public:

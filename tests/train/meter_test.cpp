@@ -57,6 +57,13 @@ TEST(Meter, RoundsUntilSettledOrPastTheDeadline) {
   });
 }
 
+TEST(SpeedsOf, HostsWithinAQuarterOfEachOtherAreEqual) {
+  EXPECT_TRUE(speeds_of({1.0}).empty());
+  EXPECT_TRUE(speeds_of({1.17, 1.0, 1.15, 1.09}).empty());
+  EXPECT_EQ(speeds_of({0.68, 1.0, 1.05, 2.1}), (std::vector<double>{3.09, 2, 2, 1}));
+  EXPECT_EQ(speeds_of({1.0, 1.3}), (std::vector<double>{1.3, 1}));
+}
+
 TEST(Meter, TakesTheSlowestWorkersTime) {
   on_ranks(2, [](comm::Communicator& comm) {
     const Meter meter(comm, Seconds(1));
