@@ -21,6 +21,7 @@ namespace tessera::train {
 namespace {
 
 constexpr double kMostCopies = 8;
+
 // A block cut in one way, at one micro-batch, on this worker.
 struct BlockCell {
   const model::BlockInstance* instance;

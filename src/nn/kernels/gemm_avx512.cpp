@@ -242,7 +242,7 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
   }
 }
 
-// c [rows, columns] becomes `from` [columns, rows].
+// c [rows, columns] becomes the transpose of `from` [columns, rows].
 TESSERA_AVX512 void transpose(const float* from, std::int64_t rows, std::int64_t columns, float* c, std::int64_t c_stride) {
   for (std::int64_t i = 0; i < rows; i += 16) {
     for (std::int64_t j = 0; j < columns; j += 16) {

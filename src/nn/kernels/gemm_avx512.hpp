@@ -1,5 +1,6 @@
 // Internal: one thread's share of a matrix product for CPUs with AVX-512, in the manner of Goto and van de Geijn (2008): a
-// 14 x 32 tile of c in registers, panels of b packed into the second-level cache.
+// 14 x 32 tile of c in registers, panels of b packed into the second-level cache; of few rows b is read as it lies, where its layout
+// allows.
 //
 // Both element types run the same loops over 32-bit units: one f32, or two bf16 that are neighbours along k (which
 // vdpbf16ps multiplies and adds in f32).
