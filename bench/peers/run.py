@@ -12,8 +12,8 @@ fails has no figure, and its last words stand below the table. All ways have the
 in huge pages; with --stock-allocator PyTorch's and DeepSpeed's have the C library's, as who installs them has.
 
 All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
-each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
-measured. Needs root (tools/netlab).
+each trains alone on its part of the batch and nothing is exchanged, just before and just after Tessera's turn. "Exposed": the share of a step, in Tessera's
+traces, in which a rank waits for a transfer and does not compute, predicted and measured. Needs root (tools/netlab).
 
 torchgpipe is not among the ways: it is one process, which runs all stages of a device in one thread, and to it all CPUs are one device.
 """
@@ -111,14 +111,18 @@ class Bench:
         job, plan, profile = self.plan(model, gbit)
         traces, alone = [], []
         expected = figures_of(steps_of(simulated(self.tessera, job, plan, profile, self.environment))[0])
-        runs = {("tessera", ""): lambda: self.ours(job, plan, gbit, traces)}
+
+        def beside_alone():
+            alone.append(self.alone(model))
+            result = self.ours(job, plan, gbit, traces)
+            alone.append(self.alone(model))
+            print(f"{gbit:g} Gbit/s, {model}, every host alone: {alone[-2]:.2f} samples/s together before, {alone[-1]:.2f} after", file=sys.stderr)
+            return result
+
+        runs = {("tessera", ""): beside_alone}
         for way in ways:
             for run, spec in WAYS[way].items():
                 runs[way, run] = lambda spec=spec: self.theirs(spec, model, gbit)
-
-        def begin(turn):
-            alone.append(self.alone(model))
-            print(f"round {turn + 1} of {rounds}, {model}, every host alone: {alone[-1]:.2f} samples/s together", file=sys.stderr)
 
         def rate(results):
             return MODELS[model]["batch"] / statistics.median(second for result in results for second in result["seconds"][SKIPPED_STEPS:])
@@ -126,7 +130,7 @@ class Bench:
         def end(turn, key, results):
             print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {name_of(key)}: {rate(results):.2f} samples/s", file=sys.stderr)
 
-        results, failed = take_turns(runs, rounds, begin, end)
+        results, failed = take_turns(runs, rounds, end)
         losses = {key: of[0]["losses"] for key, of in results.items() if "losses" in of[0]}
         of_ddp = losses.get(("ddp", ""))
         for key in [key for key in losses if key[0] in DEEPSPEED and of_ddp and differs(losses[key], of_ddp)]:

@@ -23,13 +23,12 @@ def cause(words):
     return next((line for line in lines if NAMES_ERROR.match(line)), lines[-1])
 
 
-def take_turns(runs, rounds, begin, end):
-    """Runs each of `runs` (functions that return a dictionary, by key) once a round, every second round from last to first. `begin(round)` is called before each round, `end(round, key, results)`
+def take_turns(runs, rounds, end):
+    """Runs each of `runs` (functions that return a dictionary, by key) once a round, every second round from last to first. `end(round, key, results)` is called
     after each run with all results of that key. A run that raises Failed, or whose packages cannot be installed, gets no further turn. Returns the results of those that have not
     failed, and the cause of each that has."""
     results, failed = {key: [] for key in runs}, {}
     for turn in range(rounds):
-        begin(turn)
         for key in list(results)[::1 if turn % 2 == 0 else -1]:
             try:
                 results[key].append(runs[key]())
