@@ -185,6 +185,42 @@ std::string bert_config_json(const model::ModelSpec& model, const char* type) {
   return json.dump(2) + "\n";
 }
 
+std::string gpt2_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, const char* type) {
+  const auto has = [&](const char* key) { return model.dims.contains(key) && model.dims.at(key) != 0; };
+  const std::pair<bool, const char*> others[] = {{!has("positions"), "positions: learned"},
+                                                 {!has("biases"), "biases: true"},
+                                                 {has("gated"), "gated: false"},
+                                                 {has("embedding_norm"), "embedding_norm: false"},
+                                                 {model.dim("kv_heads") != model.dim("heads"), "as many kv_heads as heads"},
+                                                 {model.dim("heads") * model.dim("head_dim") != model.dim("hidden"), "heads of hidden / heads"}};
+  for (const auto& [differs, expected] : others)
+    if (differs)
+      throw Error(ErrorCode::invalid_config, "transformers' GPT-2 computes otherwise: this one cannot be exported", {}, expected);
+  const double dropout = model.dims.contains("dropout") ? model.dims.at("dropout") : 0.0;
+  Json json = {{"architectures", {"GPT2LMHeadModel"}},
+               {"model_type", "gpt2"},
+               {"activation_function", "gelu_new"},
+               {"attn_pdrop", dropout},
+               {"bos_token_id", nullptr},
+               {"embd_pdrop", dropout},
+               {"eos_token_id", nullptr},
+               {"initializer_range", 0.02},
+               {"layer_norm_epsilon", model.dims.at("norm_eps")},
+               {"n_embd", model.dim("hidden")},
+               {"n_head", model.dim("heads")},
+               {"n_inner", model.dim("ffn")},
+               {"n_layer", model.dim("layers")},
+               {"n_positions", model.dim("positions")},
+               {"resid_pdrop", dropout},
+               {"tie_word_embeddings", model.tied_embeddings},
+               {"torch_dtype", type},
+               {"vocab_size", model.dim("vocab")},
+               {kExportMark, model.fingerprint()}};
+  if (tokens.bos >= 0) json["bos_token_id"] = tokens.bos;
+  if (tokens.eos >= 0) json["eos_token_id"] = tokens.eos;
+  return json.dump(2) + "\n";
+}
+
 // The decoder begins with padding, token 0 (data/spans.hpp).
 std::string t5_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, const char* type) {
   const Json json = {{"architectures", {"T5ForConditionalGeneration"}},
@@ -218,6 +254,7 @@ std::string t5_config_json(const model::ModelSpec& model, const SpecialTokens& t
 std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type) {
   const char* const element = type == ExportType::bf16 ? "bfloat16" : "float32";
   if (model.arch == "bert") return bert_config_json(model, element);
+  if (model.arch == "gpt") return gpt2_config_json(model, tokens, element);
   if (model.arch == "t5") return t5_config_json(model, tokens, element);
   const bool biased = model.dims.contains("qkv_bias");
   const bool normalizes_heads = model.dims.contains("qk_norm");

@@ -120,10 +120,10 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
-  const std::set<std::string> known = {"llama", "mixtral", "qwen_moe", "deepseek", "bert", "t5"};
+  const std::set<std::string> known = {"llama", "mixtral", "qwen_moe", "deepseek", "gpt", "bert", "t5"};
   if (!known.contains(model.arch))
     throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {},
-                "llama, mixtral, qwen_moe, deepseek, bert or t5");
+                "llama, mixtral, qwen_moe, deepseek, gpt, bert or t5");
   const Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},

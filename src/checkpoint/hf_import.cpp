@@ -54,28 +54,37 @@ void check_tied(const HfWeights& weights, const std::string& name, const std::st
               {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
 }
 
-// What the model does not compute with: turns that it makes itself, of T5 a copy of its table and one of relative positions that nothing
+// What the model does not compute with: turns and masks that it makes itself, of T5 a copy of its table and one of relative positions that nothing
 // reads, and of BERT positions as numbers, a second copy of a bias, and the task of telling whether sentences follow one another.
 bool is_left_out(const model::ModelSpec& model, const std::string& name) {
   if (model.arch == "t5") return name == "encoder.embed_tokens.weight" || name.ends_with(".EncDecAttention.relative_attention_bias.weight");
+  if (model.arch == "gpt") return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   if (model.arch != "bert") return name.ends_with("rotary_emb.inv_freq");
   return name.ends_with(".position_ids") || name == "cls.predictions.decoder.bias" || name.starts_with("bert.pooler.") ||
          name.starts_with("cls.seq_relationship.");
 }
 
+// What its name begins with here and not in the folder: GPT-2's own files are of the model without its head, which has no weights.
+std::string_view prefix_left_out(const HfWeights& weights, const model::ModelSpec& model) {
+  return model.arch == "gpt" && weights.tensors().contains("wte.weight") ? "transformer." : "";
+}
+
 // The model's parameters in the model's order. Every tensor of the folder must have a place.
 std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
+  const std::string_view left_out = prefix_left_out(weights, model);
+  const auto name_there = [&](const std::string& name) { return name.starts_with(left_out) ? name.substr(left_out.size()) : name; };
   std::vector<Weights> out;
   std::set<std::string> expected;
   for (const model::BlockInstance& block : model.blocks())
     for (const model::ParameterSpec& parameter : block.spec->parameters) {
       if (!parameter.tied_to.empty()) {
-        check_tied(weights, block.parameter_name(parameter), parameter.tied_to);
+        check_tied(weights, block.parameter_name(parameter), name_there(parameter.tied_to));
         expected.insert(block.parameter_name(parameter));
         continue;
       }
       Weights& own = out.emplace_back(Weights{block.parameter_name(parameter), parameter.unstacked().shape, {}});
-      for (const HfTensor& wanted : hf_tensors(model, block, parameter)) {
+      for (HfTensor wanted : hf_tensors(model, block, parameter)) {
+        wanted.name = name_there(wanted.name);
         expected.insert(wanted.name);
         own.tensors.push_back(&find(weights, wanted, dir));
       }

@@ -14,8 +14,8 @@ inline constexpr std::int64_t kLargestWeightFile = 5'000'000'000;
 
 enum class ExportType { f32, bf16 };
 
-// Writes `out_dir` with the weights of a checkpoint, in fp32 or rounded to bf16: config.json (of transformers' Llama, Mistral, Qwen2,
-// Qwen3, Mixtral or Qwen3 MoE, whichever computes what the model does), generation_config.json, model.safetensors (or several and
+// Writes `out_dir` with the weights of a checkpoint, in fp32 or rounded to bf16: config.json (of whichever of transformers' models computes
+// what this one does), generation_config.json, model.safetensors (or several and
 // model.safetensors.index.json), tokenizer.json or tokenizer.model as it is, and tokenizer_config.json. Without `tokenizer` the run's own
 // is taken, where there is one. Whole or not at all. Throws invalid_config when out_dir holds anything but an earlier export of ours,
 // corrupt or not_found for the checkpoint, io.
@@ -23,7 +23,7 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file = kLargestWeightFile, ExportType type = ExportType::f32);
 
-// Makes the run `run_dir` of a folder with the weights of a Llama, Mistral, Qwen2, Qwen3, Mixtral or Qwen3 MoE: train.yaml with the model
+// Makes the run `run_dir` of a folder with the weights of a language model that nn/ computes: train.yaml with the model
 // filled in, checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the tokenizer's files. The
 // train.yaml names `source` (an absolute path) as its text; where that is empty, none: the run can be generated from, but not trained or
 // evaluated. The sequence length is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for what Tessera would

@@ -127,6 +127,14 @@ void check_activation(const Import& from, const char* computed) {
     throw activation->error("hidden_act is " + activation->as_string(), computed);
 }
 
+// Shares of attention are dropped here as all else is.
+void warn_of_dropout(const Import& from, double all, std::initializer_list<const char*> others) {
+  for (const char* key : others)
+    if (from.real(key, 0.1) != all)
+      log::warning(text(key, " is not applied when this model is trained further; what it is about is dropped with ", shortest(all),
+                        ", as all else is"));
+}
+
 void check_decoder(const Import& from) {
   check_weights(from);
   for (const char* key : {"attention_bias", "mlp_bias", "use_bias"})
@@ -143,10 +151,17 @@ void check_bert(const Import& from) {
   from.refuse_unless("tie_word_embeddings", "its projection to the vocabulary is not the table of its embedding");
   if (const auto kind = from.find("position_embedding_type"); kind && kind->as_string() != "absolute")
     throw kind->error("position_embedding_type is " + kind->as_string(), "absolute");
-  if (const double hidden = from.real("hidden_dropout_prob", 0.1); from.real("attention_probs_dropout_prob", 0.1) != hidden)
-    log::warning(
-        text("attention_probs_dropout_prob is not applied when this model is trained further; shares of attention are dropped with ",
-             shortest(hidden), ", as all else is"));
+  warn_of_dropout(from, from.real("hidden_dropout_prob", 0.1), {"attention_probs_dropout_prob"});
+}
+
+void check_gpt2(const Import& from) {
+  check_weights(from);
+  if (const auto kind = from.find("activation_function"); kind && kind->as_string() != "gelu_new" && kind->as_string() != "gelu_pytorch_tanh")
+    throw kind->error("activation_function is " + kind->as_string(), "gelu_new");
+  from.refuse_unless("scale_attn_weights", "its attention is not scaled");
+  from.refuse_when("scale_attn_by_inverse_layer_idx", false, "each of its layers scales attention in its own way");
+  from.refuse_when("add_cross_attention", false, "its layers look at an encoder");
+  warn_of_dropout(from, from.real("resid_pdrop", 0.1), {"embd_pdrop", "attn_pdrop"});
 }
 
 void check_t5(const Import& from) {
@@ -342,7 +357,7 @@ std::string gpt2(Import from) {
       .write("layers", from.count("n_layer"))
       .write("heads", from.count("n_head"));
   const std::int64_t positions = from.count("n_positions");
-  from.write("vocab", from.count("vocab_size")).write("seq", positions).write("max_positions", positions);
+  from.write("vocab", from.count("vocab_size")).write("seq", std::min(from.longest(), positions)).write("max_positions", positions);
   from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("resid_pdrop", 0.1));
   from.write("norm_eps", from.real("layer_norm_epsilon", 1e-5));
   if (const std::int64_t inner = from.count("n_inner", 0); inner > 0) from.write("ffn", inner);
@@ -385,7 +400,7 @@ std::string t5(Import from) {
 struct Family {
   const char* type;
   std::string (*yaml)(Import);
-  void (*check)(const Import&) = nullptr;  // throws where nn/ would compute it otherwise; null: nn/ does not compute it from these files
+  void (*check)(const Import&);  // throws where nn/ would compute it otherwise
 };
 constexpr Family kFamilies[] = {{"llama", llama, check_decoder},
                                 {"mistral", mistral, check_decoder},
@@ -396,7 +411,7 @@ constexpr Family kFamilies[] = {{"llama", llama, check_decoder},
                                 {"qwen3_moe", qwen3_moe, check_decoder},
                                 {"deepseek_v2", deepseek_v2, check_decoder},
                                 {"deepseek_v3", deepseek_v3, check_decoder},
-                                {"gpt2", gpt2},
+                                {"gpt2", gpt2, check_gpt2},
                                 {"bert", bert, check_bert},
                                 {"t5", t5, check_t5}};
 
@@ -409,7 +424,6 @@ std::string hugging_face_yaml(const std::filesystem::path& config_json, ImportFo
   const bool computing = use == ImportFor::computing;
   std::vector<std::string> known;
   for (const Family& family : kFamilies) {
-    if (computing && family.check == nullptr) continue;
     known.emplace_back(family.type);
     if (type.as_string() != family.type) continue;
     Import from(config, use, longest);

@@ -162,3 +162,45 @@ def test_a_plan_is_measured_and_chosen(one):
     one("plan", yaml, "-o", "hand.json", "--set", "model.positions=alibi")
     refused = one("worker", yaml, "--plan", "hand.json", "--rank", 0, "--world", 1, "--set", "model.positions=alibi", "--set", "name=hand", check=False)
     assert refused.returncode == 2 and "learned or rotary positions, or none" in refused.stderr and not (one.run.parent / "hand").exists(), refused.stderr
+
+
+def test_transformers_loads_the_export_with_the_same_logits(one):
+    one("export", "one", "--to", "hf", "one-hf")
+    theirs = GPT2LMHeadModel.from_pretrained(one.folder / "one-hf").eval()
+    assert theirs.config.activation_function == "gelu_new" and theirs.config.n_positions == MODEL["seq"]
+    expect_the_same_logits(one, "one", theirs)
+    refused = one("export", "one", "--to", "hf", "other-hf", "--set", "model.biases=false", check=False)
+    assert refused.returncode == 2, refused.stderr
+
+
+def expect_the_same_logits(tessera, run, theirs):
+    tokens = [7, 300, 12, 44, 505, 9]
+    rows = tessera("logits", run, "--tokens", ",".join(map(str, tokens)), program="tessera-worker").stdout.splitlines()
+    ours = torch.tensor([[float(word) for word in row.split()] for row in rows])
+    with torch.no_grad():
+        assert torch.allclose(ours, theirs(torch.tensor([tokens])).logits[0], atol=TOLERANCE)
+
+
+# GPT-2's own files are of the model without its head.
+@pytest.mark.parametrize("part", ["whole", "without its head"])
+def test_what_transformers_saved_is_imported_with_the_same_logits(one, part):
+    torch.manual_seed(5)
+    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=MODEL["vocab"], n_positions=48, n_embd=64, n_layer=2, n_head=4, n_inner=96)).float().eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    name = part.replace(" ", "-")
+    (theirs if part == "whole" else theirs.transformer).save_pretrained(one.folder / f"{name}-hf")
+    one("import", f"{name}-hf", "--name", name)
+    expect_the_same_logits(one, name, theirs)
+
+
+@pytest.mark.parametrize("key, value, said", [
+    ("activation_function", "relu", "activation_function is relu"), ("scale_attn_by_inverse_layer_idx", True, "each of its layers scales attention in its own way"),
+    ("add_cross_attention", True, "its layers look at an encoder")])
+def test_what_would_be_computed_otherwise_is_refused(one, key, value, said):
+    folder = one.folder / f"refused-{key}"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**GPT2Config().to_dict(), "model_type": "gpt2", key: value}))
+    refused = one("import", folder.name, "--name", "refused", check=False)
+    assert refused.returncode == 2 and said in refused.stderr and not (one.run.parent / "refused").exists(), refused.stderr

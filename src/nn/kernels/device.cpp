@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "nn/kernels/cuda/library.hpp"
+#include "nn/kernels/vector_math.hpp"
 
 namespace tessera::nn::kernels {
 namespace {
@@ -19,9 +20,12 @@ Kernels from_environment() {
   throw Error(ErrorCode::invalid_config, text("TESSERA_KERNELS is \"", name, "\""), {}, "aten, cpu or cuda");
 }
 
-// Ranks that are threads of a test share it.
+// Ranks that are threads of a test share it. Whichever kernel runs first asks for it, before it computes.
 std::atomic<Kernels>& chosen() {
-  static std::atomic<Kernels> kernels = from_environment();
+  static std::atomic<Kernels> kernels = [] {
+    settle_vector_math();
+    return from_environment();
+  }();
   return kernels;
 }
 
