@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -159,40 +160,47 @@ void add_experts(Json& json, const model::ModelSpec& model) {
 }
 
 std::string bert_config_json(const model::ModelSpec& model, const char* type) {
-  if (!model.tied_embeddings)
+  const bool classifies = model::classifies_text(model);
+  if (!classifies && !model.tied_embeddings)
     throw Error(ErrorCode::invalid_config,
                 "transformers' BERT has one bias for two where the projection is not tied: this one cannot be exported", {}, "tied: true");
   const double dropout = model.dims.contains("dropout") ? model.dims.at("dropout") : 0.0;
-  const Json json = {{"architectures", {"BertForMaskedLM"}},
-                     {"model_type", "bert"},
-                     {"attention_probs_dropout_prob", dropout},
-                     {"hidden_act", "gelu"},
-                     {"hidden_dropout_prob", dropout},
-                     {"hidden_size", model.dim("hidden")},
-                     {"initializer_range", 0.02},
-                     {"intermediate_size", model.dim("ffn")},
-                     {"layer_norm_eps", model.dims.at("norm_eps")},
-                     {"max_position_embeddings", model.dim("positions")},
-                     {"num_attention_heads", model.dim("heads")},
-                     {"num_hidden_layers", model.dim("layers")},
-                     {"pad_token_id", nullptr},
-                     {"position_embedding_type", "absolute"},
-                     {"tie_word_embeddings", true},
-                     {"torch_dtype", type},
-                     {"type_vocab_size", model.dim("token_types")},
-                     {"vocab_size", model.dim("vocab")},
-                     {kExportMark, model.fingerprint()}};
+  Json json = {{"architectures", {classifies ? "BertForSequenceClassification" : "BertForMaskedLM"}},
+               {"model_type", "bert"},
+               {"attention_probs_dropout_prob", dropout},
+               {"hidden_act", "gelu"},
+               {"hidden_dropout_prob", dropout},
+               {"hidden_size", model.dim("hidden")},
+               {"initializer_range", 0.02},
+               {"intermediate_size", model.dim("ffn")},
+               {"layer_norm_eps", model.dims.at("norm_eps")},
+               {"max_position_embeddings", model.dim("positions")},
+               {"num_attention_heads", model.dim("heads")},
+               {"num_hidden_layers", model.dim("layers")},
+               {"pad_token_id", nullptr},
+               {"position_embedding_type", "absolute"},
+               {"tie_word_embeddings", true},
+               {"torch_dtype", type},
+               {"type_vocab_size", model.dim("token_types")},
+               {"vocab_size", model.dim("vocab")},
+               {kExportMark, model.fingerprint()}};
+  for (std::int64_t label = 0; classifies && label < model.dim("classes"); ++label) {
+    json["id2label"][text(label)] = text("LABEL_", label);
+    json["label2id"][text("LABEL_", label)] = label;
+  }
+  if (classifies) json["problem_type"] = "single_label_classification";
   return json.dump(2) + "\n";
 }
 
 std::string gpt2_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, const char* type) {
   const auto has = [&](const char* key) { return model.dims.contains(key) && model.dims.at(key) != 0; };
-  const std::pair<bool, const char*> others[] = {{!has("positions"), "positions: learned"},
-                                                 {!has("biases"), "biases: true"},
-                                                 {has("gated"), "gated: false"},
-                                                 {has("embedding_norm"), "embedding_norm: false"},
-                                                 {model.dim("kv_heads") != model.dim("heads"), "as many kv_heads as heads"},
-                                                 {model.dim("heads") * model.dim("head_dim") != model.dim("hidden"), "heads of hidden / heads"}};
+  const std::pair<bool, const char*> others[] = {
+      {!has("positions"), "positions: learned"},
+      {!has("biases"), "biases: true"},
+      {has("gated"), "gated: false"},
+      {has("embedding_norm"), "embedding_norm: false"},
+      {model.dim("kv_heads") != model.dim("heads"), "as many kv_heads as heads"},
+      {model.dim("heads") * model.dim("head_dim") != model.dim("hidden"), "heads of hidden / heads"}};
   for (const auto& [differs, expected] : others)
     if (differs)
       throw Error(ErrorCode::invalid_config, "transformers' GPT-2 computes otherwise: this one cannot be exported", {}, expected);

@@ -54,14 +54,14 @@ void check_tied(const HfWeights& weights, const std::string& name, const std::st
               {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
 }
 
-// What the model does not compute with: turns and masks that it makes itself, of T5 a copy of its table and one of relative positions that nothing
-// reads, and of BERT positions as numbers, a second copy of a bias, and the task of telling whether sentences follow one another.
+// What the model does not compute with: turns and masks that it makes itself, of T5 a copy of its table and one of relative positions that
+// nothing reads, and of BERT positions as numbers, a second copy of a bias, and the task of telling whether sentences follow one another.
 bool is_left_out(const model::ModelSpec& model, const std::string& name) {
   if (model.arch == "t5") return name == "encoder.embed_tokens.weight" || name.ends_with(".EncDecAttention.relative_attention_bias.weight");
   if (model.arch == "gpt") return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   if (model.arch != "bert") return name.ends_with("rotary_emb.inv_freq");
   return name.ends_with(".position_ids") || name == "cls.predictions.decoder.bias" || name.starts_with("bert.pooler.") ||
-         name.starts_with("cls.seq_relationship.");
+         name.starts_with(model::classifies_text(model) ? "cls." : "cls.seq_relationship.");
 }
 
 // What its name begins with here and not in the folder: GPT-2's own files are of the model without its head, which has no weights.
@@ -69,10 +69,23 @@ std::string_view prefix_left_out(const HfWeights& weights, const model::ModelSpe
   return model.arch == "gpt" && weights.tensors().contains("wte.weight") ? "transformer." : "";
 }
 
-// The model's parameters in the model's order. Every tensor of the folder must have a place.
-std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
+// BERT's first files call what norms multiply by and add gamma and beta.
+std::string older_name(const HfWeights& weights, const std::string& name) {
+  for (const auto& [now, then] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}})
+    if (name.ends_with(now))
+      if (const std::string older = name.substr(0, name.size() - std::string_view(now).size()) + then; weights.tensors().contains(older))
+        return older;
+  return name;
+}
+
+// The model's parameters in the model's order, but for those that begin anew. Every tensor of the folder must have a place.
+std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir,
+                           const std::set<std::string>& anew = {}) {
   const std::string_view left_out = prefix_left_out(weights, model);
-  const auto name_there = [&](const std::string& name) { return name.starts_with(left_out) ? name.substr(left_out.size()) : name; };
+  const auto name_there = [&](const std::string& name) {
+    const std::string there = name.starts_with(left_out) ? name.substr(left_out.size()) : name;
+    return weights.tensors().contains(there) ? there : older_name(weights, there);
+  };
   std::vector<Weights> out;
   std::set<std::string> expected;
   for (const model::BlockInstance& block : model.blocks())
@@ -82,6 +95,7 @@ std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& mod
         expected.insert(block.parameter_name(parameter));
         continue;
       }
+      if (anew.contains(block.parameter_name(parameter))) continue;
       Weights& own = out.emplace_back(Weights{block.parameter_name(parameter), parameter.unstacked().shape, {}});
       for (HfTensor wanted : hf_tensors(model, block, parameter)) {
         wanted.name = name_there(wanted.name);
@@ -132,20 +146,43 @@ std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, c
 
 }  // namespace
 
-void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, const std::filesystem::path& checkpoints) {
+std::vector<std::string> import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, std::uint64_t seed,
+                                           const std::filesystem::path& checkpoints) {
   const auto config = dir / "config.json";
   std::string yaml = model::hugging_face_yaml(config, model::ImportFor::computing, model.dim("seq"));
   // What a decoder has room for is no matter of its weights.
   if (model::predicts_masked_spans(model)) yaml.insert(yaml.size() - 1, text(", decoder_seq: ", model.dim("decoder_seq")));
-  const model::ModelSpec theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
+  model::ModelSpec theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
+  // The same parameters stand in other blocks.
+  if (std::ranges::any_of(model.repeats, [](const model::Repeat& repeat) { return repeat.block.kind == "attention_sublayer"; })) {
+    yaml.insert(yaml.size() - 1, ", split_layers: true");
+    theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
+  }
+  const bool other_task = model::classifies_text(model) && model::predicts_masked_tokens(theirs);
+  if (other_task) {
+    yaml.insert(yaml.size() - 1, text(", head: classification, classes: ", model.dim("classes")));
+    theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
+  }
   if (theirs.fingerprint() != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the folder is of another model than the train.yaml", {config.string(), 0, 0, -1, {}},
                 "the model section of the train.yaml", text("model: {hf: ", dir.string(), ", seq: ", model.dim("seq"), "} is this model"));
   const HfWeights weights(dir);
   State state;
   state.model_fingerprint = model.fingerprint();
-  const auto tensors = match(weights, model, dir);
-  write_weights(real_file_system(), checkpoints, whole_tensors(tensors), state);
+  std::vector<std::string> anew;
+  std::vector<WholeTensor> tensors;
+  const model::BlockInstance head = model.blocks().back();
+  if (other_task)
+    for (const model::ParameterSpec& parameter : head.spec->parameters) {
+      const std::string name = head.parameter_name(parameter);
+      if (weights.tensors().contains(name)) continue;
+      anew.push_back(name);
+      tensors.push_back(begun_anew(name, parameter, seed));
+    }
+  const std::vector<Weights> found = match(weights, model, dir, {anew.begin(), anew.end()});
+  for (WholeTensor& tensor : whole_tensors(found)) tensors.push_back(std::move(tensor));
+  write_weights(real_file_system(), checkpoints, tensors, state);
+  return anew;
 }
 
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, const std::filesystem::path& source,

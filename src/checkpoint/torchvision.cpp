@@ -64,12 +64,6 @@ const at::Tensor& find(const std::map<std::string, at::Tensor>& tensors, const N
   return found->second;
 }
 
-at::Tensor initial_values(const Named& parameter, std::uint64_t seed) {
-  at::Tensor out = at::empty(parameter.spec->shape, at::kFloat);
-  nn::initialize(*parameter.spec, parameter.name, seed, {}, out);
-  return out;
-}
-
 // Only what an export wrote may be replaced.
 void check_target(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return;
@@ -90,16 +84,16 @@ std::vector<std::string> import_state_dict(const std::filesystem::path& file, co
   const Where where{file.string(), 0, 0, -1, {}};
   const auto tensors = read_state_dict(file);
   const std::vector<Named> parameters = parameters_of(model);
-  std::vector<std::string> begun_anew;
+  std::vector<std::string> anew;
   if (model.dims.contains("classes")) {
     const std::span<const Named> head = std::span(parameters).last(2);
-    if (has_no_head(tensors, head)) begun_anew = {head[0].name, head[1].name};
+    if (has_no_head(tensors, head)) anew = {head[0].name, head[1].name};
   }
   std::vector<WholeTensor> out;
-  std::set<std::string> known(begun_anew.begin(), begun_anew.end());
+  std::set<std::string> known(anew.begin(), anew.end());
   for (const Named& parameter : parameters) {
     if (known.contains(parameter.name)) {
-      out.push_back({parameter.name, parameter.spec->shape, [&parameter, seed] { return initial_values(parameter, seed); }});
+      out.push_back(begun_anew(parameter.name, *parameter.spec, seed));
       continue;
     }
     known.insert(parameter.name);
@@ -113,7 +107,7 @@ std::vector<std::string> import_state_dict(const std::filesystem::path& file, co
   State state;
   state.model_fingerprint = model.fingerprint();
   write_weights(real_file_system(), checkpoints, out, state);
-  return begun_anew;
+  return anew;
 }
 
 void export_torchvision(const std::filesystem::path& checkpoint, const model::ModelSpec& model, const std::filesystem::path& file) {

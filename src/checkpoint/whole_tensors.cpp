@@ -1,8 +1,11 @@
 #include "checkpoint/whole_tensors.hpp"
 
+#include <ATen/ops/empty.h>
+
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/cut.hpp"
+#include "nn/block.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -11,6 +14,14 @@ namespace {
 constexpr std::int64_t kShardBytes = 1 << 30;
 
 }  // namespace
+
+WholeTensor begun_anew(const std::string& name, const model::ParameterSpec& parameter, std::uint64_t seed) {
+  return {name, parameter.unstacked().shape, [name, &parameter, seed] {
+            at::Tensor out = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat));
+            nn::initialize(parameter, name, seed, {}, out);
+            return out;
+          }};
+}
 
 void write_weights(FileSystem& disk, const std::filesystem::path& folder, const std::vector<WholeTensor>& tensors, State state) {
   state.extra[kWeightsOnly] = 1;

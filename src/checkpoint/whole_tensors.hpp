@@ -9,6 +9,7 @@
 
 #include "base/file_system.hpp"
 #include "checkpoint/state.hpp"
+#include "model/model.hpp"
 
 namespace tessera::checkpoint {
 
@@ -17,6 +18,9 @@ struct WholeTensor {
   std::vector<std::int64_t> shape;
   std::function<at::Tensor()> load;  // f32, contiguous, of as many elements
 };
+
+// One that begins with initial values, of a parameter that lives as long as it.
+WholeTensor begun_anew(const std::string& name, const model::ParameterSpec& parameter, std::uint64_t seed);
 
 // The checkpoint of step 0, without optimizer state, in `folder` (runs/NAME/checkpoints). Of the tensors about 1 GiB is in memory at a
 // time. Whole or not at all.

@@ -109,6 +109,13 @@ void refuse_images(const model::JobSpec& job) {
                 "a job on text");
 }
 
+// Of sequences of a text.
+void refuse_labels(const model::JobSpec& job) {
+  if (model::classifies_text(job.model))
+    throw Error(ErrorCode::invalid_config, "the job's model tells classes of texts, each of which is a sample", job.data.where,
+                "a job whose model predicts tokens", "`tessera data inspect TRAIN.yaml` says how many texts of each class there are");
+}
+
 void pack(const JobOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   refuse_synthetic(job.data);
@@ -143,6 +150,7 @@ void split(const JobOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   refuse_synthetic(job.data);
   refuse_images(job);
+  refuse_labels(job);
   const std::int64_t seq = job.model.dim("seq"), batch = job.train.global_batch;
   const auto dataset =
       data::TextDataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), show_progress());

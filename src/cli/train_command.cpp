@@ -71,6 +71,11 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
            ", dp ", strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
            plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
            ", recompute ", model::name_of(strategy.recompute)));
+  constexpr int kFewBlocks = 8;  // of a stage: one more or less is an eighth
+  if (plan.stages.size() > 1 && model::may_split_layers(job.model) &&
+      job.model.block_count() < kFewBlocks * static_cast<int>(plan.stages.size()))
+    log::show(text("note: ", plan.stages.size(), " stages have ", job.model.block_count(),
+                   " blocks; with model.split_layers: true each layer is two, and stages may be more even"));
   if (!plan.servers.empty()) log::show(text("parameter servers: ", plan.servers_text()));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
@@ -79,7 +84,7 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
                    " hosts, and `train` runs all its workers on this one; to train on several, name them with --hosts or --launcher"));
   if (plan.predicted)
     log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
-                   count_text(static_cast<double>(plan.global_batch * (model::reads_images(job.model) ? 1 : job.model.dim("seq"))) /
+                   count_text(static_cast<double>(plan.global_batch * (model::classifies(job.model) ? 1 : job.model.dim("seq"))) /
                               plan.predicted->step.value),
                    " ", model::counted_in(job.model), "/s, ",
                    to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));

@@ -29,6 +29,8 @@ struct Field {
 // The room for a field of one sample, in the order of its shape, the last extent running fastest.
 using Row = std::variant<std::span<std::int32_t>, std::span<float>, std::span<std::uint64_t>>;
 
+class Tokenizer;
+
 // A training sample as an epoch draws it.
 struct Draw {
   std::int64_t sample = 0;
@@ -65,6 +67,9 @@ class Dataset {
   // The targets of a training sample that count; the loss of a step is the mean over those of its whole batch.
   virtual std::int64_t counted_targets(std::int64_t sample) const = 0;
 
+  // What makes tokens of the texts; null where there are none.
+  virtual const Tokenizer* tokenizer() const { return nullptr; }
+
   // What was left out, skipped or cut while reading, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -74,11 +79,11 @@ class Dataset {
 
 class TextDataset;
 
-// What the model reads: images where it has an image size, click logs where it has tables, otherwise text. Throws as TextDataset::open,
-// open_images and open_clicks do; an empty cache_dir means default_cache_dir().
+// What the model reads: images where it has an image size, click logs where it has tables, otherwise text, with labels where it tells
+// classes. Throws as TextDataset::open, open_labelled_text, open_images and open_clicks do; an empty cache_dir means default_cache_dir().
 std::unique_ptr<Dataset> open_dataset(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed,
                                       const std::filesystem::path& cache_dir = {}, const ProgressCallback& progress = {});
-// Null where the samples are no text.
+// Null where the samples are no sequences of a text.
 const TextDataset* as_text(const Dataset& dataset);
 
 // Labelled images (data/images). Fields: "images" f32 [channels, image, image] and "labels", a class from 0 on; of absent samples -1. With
@@ -86,6 +91,14 @@ const TextDataset* as_text(const Dataset& dataset);
 // other's. Validation images come from the source's own, where it has such, else from a random part of all that is the same for all seeds.
 // Throws not_found (with the nearest name), invalid_config (no labels, an empty class, more classes than the model has), corrupt, io.
 std::unique_ptr<Dataset> open_images(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed);
+
+// Texts with a class each, DataSpec::records.field and .label of JSONL or Parquet. Fields: "tokens", seq whole numbers: a token that marks
+// the begin ([CLS], <s>), the text or as much as there is room for, one that marks its end ([SEP], </s>), and padding; where the tokenizer
+// has none of these, its end-of-text token. "positions", which begin anew at the padding, and "labels", a class from 0 on; of absent
+// samples -1. Labels that are whole numbers below model.classes are the classes; others are numbered in their order. A random part of the
+// texts, the same for all seeds, validates. Throws as TextDataset::open does, and invalid_config for more classes than the model has.
+std::unique_ptr<Dataset> open_labelled_text(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed,
+                                            const std::filesystem::path& cache_dir, const ProgressCallback& progress = {});
 
 // A click log, or random lines (data/clicks). Fields: "labels", 0 or 1, of absent samples -1; where the model has `dense` above 0, "dense"
 // f32 [dense]; "keys" u64 [tables, lookups], of absent samples kNoKey (data/clicks/keys.hpp). The last lines validate, as a log is in the

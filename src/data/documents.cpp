@@ -96,6 +96,7 @@ class RecordReader {
     simdjson::dom::object object;
     if (root.get_object().get(object)) fail(number, "this line is not a JSON object", "one JSON object a line", "correct the line");
     Document document;
+    if (!records_.label.empty()) document.label = label(object, number);
     if (records_.has_prompts()) document.prompt = field(object, "data.prompt", records_.prompt, number);
     document.text = records_.has_prompts() ? field(object, "data.answer", records_.answer, number)
                                            : field(object, "data.field", records_.field, number);
@@ -103,6 +104,20 @@ class RecordReader {
   }
 
  private:
+  // A word, or a whole number or a truth value as it is written.
+  std::string_view label(const simdjson::dom::object& object, int number) {
+    simdjson::dom::element value;
+    if (!object.at_key(records_.label).get(value) && !value.is_string()) {
+      if (!value.is_int64() && !value.is_bool())
+        fail(number, text("the field \"", records_.label, "\" is no label"), "a string or a whole number",
+             "set data.label to the class's key");
+      label_ = value.is_bool() ? (value.get_bool().value() ? "1" : "0") : text(value.get_int64().value());
+      return label_;
+    }
+    const std::string_view word = field(object, "data.label", records_.label, number);
+    if (word.empty()) fail(number, text("the field \"", records_.label, "\" is empty"), "a label", "correct the line");
+    return word;
+  }
   std::string_view field(const simdjson::dom::object& object, const char* key, const std::string& name, int number) const {
     simdjson::dom::element value;
     if (object.at_key(name).get(value)) {
@@ -127,6 +142,7 @@ class RecordReader {
   const model::RecordSpec& records_;
   simdjson::dom::parser parser_;
   std::vector<char> buffer_;
+  std::string label_;  // a number's
 };
 
 // Passes the documents of one file on, and counts.
@@ -172,19 +188,31 @@ class FileReader {
 
   void read_rows(const SourceFile& file) {
     const model::RecordSpec& records = source_.records;
-    const std::vector<std::string> columns =
-        records.has_prompts() ? std::vector{records.prompt, records.answer} : std::vector{records.field};
-    read_parquet(file.path, columns, [&](std::span<const std::string_view> values, std::int64_t row, double share) {
-      read_record([&] {
-        for (std::size_t i = 0; i < values.size(); ++i)
-          if (first_invalid_utf8(values[i]))
-            throw Error(ErrorCode::invalid_config, text("row ", row, " of column \"", columns[i], "\" is not UTF-8"), in_file(file.path),
-                        "text", "data.on_error: skip, or --on-error skip, leaves out what cannot be read");
-        const auto position = static_cast<std::uint64_t>(share * static_cast<double>(file.bytes));
-        return Document{
-            .prompt = values.size() > 1 ? values.front() : std::string_view(), .text = values.back(), .begin = position, .end = position};
-      });
-    });
+    const bool labelled = !records.label.empty();
+    const std::vector<std::string> columns = labelled                ? std::vector{records.label, records.field}
+                                             : records.has_prompts() ? std::vector{records.prompt, records.answer}
+                                                                     : std::vector{records.field};
+    read_parquet(
+        file.path, columns,
+        [&](std::span<const std::string_view> values, std::int64_t row, double share) {
+          read_record([&] {
+            for (std::size_t i = 0; i < values.size(); ++i)
+              if (first_invalid_utf8(values[i]))
+                throw Error(ErrorCode::invalid_config, text("row ", row, " of column \"", columns[i], "\" is not UTF-8"),
+                            in_file(file.path), "text", "data.on_error: skip, or --on-error skip, leaves out what cannot be read");
+            const auto position = static_cast<std::uint64_t>(share * static_cast<double>(file.bytes));
+            if (labelled && values.front().empty())
+              throw Error(ErrorCode::invalid_config, text("row ", row, " has nothing in column \"", records.label, "\""),
+                          in_file(file.path), "a label", "data.on_error: skip, or --on-error skip, leaves out what cannot be read");
+            const std::string_view first = values.size() > 1 ? values.front() : std::string_view();
+            return Document{.prompt = labelled ? std::string_view() : first,
+                            .label = labelled ? first : std::string_view(),
+                            .text = values.back(),
+                            .begin = position,
+                            .end = position};
+          });
+        },
+        labelled ? ParquetValues::any : ParquetValues::text);
   }
 
   // Passes on what `read` returns, unless it throws for a record that is to be skipped.

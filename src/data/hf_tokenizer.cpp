@@ -40,7 +40,10 @@ class HfTokenizer final : public Tokenizer {
     ids.clear();
     std::size_t done = 0;
     const auto add_word = [&](std::string_view word) {
-      file_.model->encode(word, scratch.bpe, ids);
+      if (file_.word_piece)
+        file_.word_piece->encode(word, ids);
+      else
+        file_.model->encode(word, scratch.bpe, ids);
       done += word.size();
       if (ids.size() < kBlock) return;
       sink(ids, std::min(done, text.size()));
@@ -96,7 +99,7 @@ class HfTokenizer final : public Tokenizer {
   }
   std::optional<std::uint32_t> find_end_of_text(const std::string& named) const {
     if (!named.empty()) return added_id_of(named);
-    for (const char* known : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"}) {
+    for (const char* known : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[SEP]"}) {
       if (const auto id = added_id_of(known)) return id;
     }
     return std::nullopt;

@@ -1,6 +1,7 @@
 #include "data/hf_tokenizer_file.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "data/byte_alphabet.hpp"
 #include "data/in_file.hpp"
@@ -116,11 +117,25 @@ BpeModel::Options read_options(const json& model, const TokenIds& vocabulary, bo
   return options;
 }
 
-// What a decoder of characters does beside joining the tokens, in the combination that Llama-2's file has.
+WordPieceModel::Options read_word_piece(const json& model, const TokenIds& vocabulary, const std::string& name) {
+  WordPieceModel::Options options;
+  options.prefix = json_field<std::string>(model, "continuing_subword_prefix", "##", name);
+  options.longest = json_field<std::int64_t>(model, "max_input_chars_per_word", 100, name);
+  const auto unknown = json_field<std::string>(model, "unk_token", "[UNK]", name);
+  const auto found = vocabulary.find(unknown);
+  if (found == vocabulary.end()) bad_tokenizer(name, text("the unk_token ", unknown, " is not in the vocabulary"));
+  options.unknown = found->second;
+  return options;
+}
+
+// What a decoder of characters does beside joining the tokens, in the combination that Llama-2's file has, or BERT's: spaces between words,
+// but for those that written English has not.
 struct CharacterDecoder {
   std::vector<std::pair<std::string, std::string>> replace;
   bool byte_fallback = false;
   bool strip_first_space = false;
+  std::optional<std::string> word_prefix;  // of tokens that go on with a word
+  bool cleans_up = false;
 };
 
 void read_decoder(const json& description, const std::string& name, CharacterDecoder& out) {
@@ -138,12 +153,35 @@ void read_decoder(const json& description, const std::string& name, CharacterDec
   } else if (type == "Strip") {
     out.strip_first_space =
         json_field<std::string>(description, "content", "", name) == " " && json_field<std::int64_t>(description, "start", 0, name) == 1;
+  } else if (type == "WordPiece") {
+    out.word_prefix = json_field<std::string>(description, "prefix", "##", name);
+    out.cleans_up = json_field(description, "cleanup", true, name);
+    out.strip_first_space = true;
   } else if (type != "Fuse" && type != "ByteLevel") {
     unsupported_component(name, "decoder", type);
   }
 }
 
+std::string decoded_word(const std::string& token, const CharacterDecoder& decoder) {
+  if (token.starts_with(*decoder.word_prefix)) return token.substr(decoder.word_prefix->size());
+  std::string word = " " + token;
+  if (!decoder.cleans_up) return word;
+  for (const auto& [from, to] : {std::pair{" .", "."},
+                                 {" ?", "?"},
+                                 {" !", "!"},
+                                 {" ,", ","},
+                                 {" n't", "n't"},
+                                 {" 'm", "'m"},
+                                 {" do not", " don't"},
+                                 {" 's", "'s"},
+                                 {" 've", "'ve"},
+                                 {" 're", "'re"}})
+    if (word.starts_with(from)) word.replace(0, std::string_view(from).size(), to);
+  return word;
+}
+
 std::string decoded_characters(std::string token, const CharacterDecoder& decoder) {
+  if (decoder.word_prefix) return decoded_word(token, decoder);
   if (decoder.byte_fallback) {
     if (const auto byte = byte_of_name(token)) return std::string(1, static_cast<char>(*byte));
   }
@@ -166,7 +204,8 @@ HfTokenizerFile read_hf_tokenizer(const std::string& content, const std::string&
   const bool byte_level = file.pre_tokenizer->byte_level();
 
   const json& model = member(root, "model", name);
-  if (model.is_object() && !model.contains("merges"))
+  const bool word_piece = model.is_object() && json_field<std::string>(model, "type", "", name) == "WordPiece";
+  if (model.is_object() && !model.contains("merges") && !word_piece)
     unsupported_component(name, "model", json_field<std::string>(model, "type", "without merges", name));
   const TokenIds vocabulary = read_vocabulary(model, name);
   CharacterDecoder decoder;
@@ -196,6 +235,11 @@ HfTokenizerFile read_hf_tokenizer(const std::string& content, const std::string&
     file.tokens[token.id] = {
         byte_level ? from_byte_characters(token.content).value_or(token.content) : decoded_characters(token.content, decoder),
         token.special};
+  }
+  if (word_piece) {
+    if (byte_level) unsupported_component(name, "model", "WordPiece behind ByteLevel");
+    file.word_piece = std::make_unique<WordPieceModel>(std::move(words), read_word_piece(model, vocabulary, name));
+    return file;
   }
   file.model = std::make_unique<BpeModel>(std::move(words), read_options(model, vocabulary, byte_level, name));
   read_merges(model, vocabulary, name, *file.model);

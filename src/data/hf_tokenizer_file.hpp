@@ -10,6 +10,7 @@
 #include "data/bpe_model.hpp"
 #include "data/normalizer.hpp"
 #include "data/pre_tokenizer.hpp"
+#include "data/word_piece.hpp"
 
 namespace tessera::data {
 
@@ -22,7 +23,8 @@ struct HfTokenizerFile {
   std::vector<AddedToken> added;
   std::unique_ptr<Normalizer> normalizer;  // may be null
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  std::unique_ptr<BpeModel> model;
+  std::unique_ptr<BpeModel> model;  // or
+  std::unique_ptr<WordPieceModel> word_piece;
   bool strip_first_space = false;  // on decoding
 };
 

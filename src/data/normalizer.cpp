@@ -1,8 +1,15 @@
 #include "data/normalizer.hpp"
 
 #include <unicode/bytestream.h>
+#include <unicode/locid.h>
 #include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
 #include <unicode/uniset.h>
+#include <unicode/unistr.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/error.hpp"
 #include "data/json_fields.hpp"
@@ -71,6 +78,61 @@ class Replace final : public Normalizer {
   std::string to_;
 };
 
+// BERT's: no control characters, every white space a space, spaces around ideographs, no accents, lower case, each where it is asked for.
+class BertNormalizer final : public Normalizer {
+ public:
+  BertNormalizer(const nlohmann::json& description, const std::string& file)
+      : cleans_(json_field(description, "clean_text", true, file)),
+        spaces_ideographs_(json_field(description, "handle_chinese_chars", true, file)),
+        lower_(json_field(description, "lowercase", true, file)) {
+    const auto said = description.find("strip_accents");
+    if (said == description.end() || said->is_null() ? lower_ : json_field(description, "strip_accents", false, file))
+      decomposed_ = std::make_unique<UnicodeForm>("NFD");
+  }
+
+  std::string apply(std::string_view text) const override {
+    std::string out =
+        cleans_ || spaces_ideographs_ ? mapped(text, [this](UChar32 one, icu::UnicodeString& to) { clean(one, to); }) : std::string(text);
+    if (decomposed_)
+      out = mapped(decomposed_->apply(out), [](UChar32 one, icu::UnicodeString& to) {
+        if (!bert_category("Mn").contains(one)) to.append(one);
+      });
+    if (lower_) out = mapped(out, [](UChar32 one, icu::UnicodeString& to) { to.append(lower(one)); });
+    return out;
+  }
+
+ private:
+  // Of a character by itself.
+  static icu::UnicodeString lower(UChar32 one) { return icu::UnicodeString(one).toLower(icu::Locale::getRoot()); }
+  template <typename Map>
+  static std::string mapped(std::string_view text, const Map& map) {
+    icu::UnicodeString to;
+    const icu::UnicodeString from = icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())));
+    for (std::int32_t at = 0; at < from.length(); at = from.moveIndex32(at, 1)) map(from.char32At(at), to);
+    std::string out;
+    return to.toUTF8String(out);
+  }
+  void clean(UChar32 one, icu::UnicodeString& to) const {
+    if (cleans_) {
+      if (one == 0 || one == 0xFFFD || (bert_category("C").contains(one) && one != '\t' && one != '\n' && one != '\r')) return;
+      if (u_isUWhiteSpace(one)) one = ' ';
+    }
+    const bool ideograph = spaces_ideographs_ && is_ideograph(one);
+    if (ideograph) to.append(u' ');
+    to.append(one);
+    if (ideograph) to.append(u' ');
+  }
+  static bool is_ideograph(UChar32 one) {
+    constexpr std::pair<UChar32, UChar32> kBlocks[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+                                                       {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+    return std::any_of(std::begin(kBlocks), std::end(kBlocks),
+                       [one](const auto& block) { return one >= block.first && one <= block.second; });
+  }
+
+  bool cleans_, spaces_ideographs_, lower_;
+  std::unique_ptr<UnicodeForm> decomposed_;  // null: accents stay
+};
+
 class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
@@ -86,10 +148,26 @@ class NormalizerSequence final : public Normalizer {
 
 }  // namespace
 
+const icu::UnicodeSet& bert_category(const char* category) {
+  const auto made = [](const icu::UnicodeString& pattern) {
+    UErrorCode status = U_ZERO_ERROR;
+    auto set = std::make_unique<icu::UnicodeSet>(pattern, status);
+    ensure(U_SUCCESS(status), "ICU has no data for categories");
+    set->freeze();
+    return set;
+  };
+  // The single ones have another category since.
+  static const auto controls = made(u"[[:Cc:][:Cf:][:Co:]&[:age=8.0:]]"),
+                    marks = made(u"[[[:Mn:]&[:age=8.0:]][\\u1734]-[\\u1885\\u1886\\uA9BD\\U000111C9]]"),
+                    punctuation = made(u"[[[:P:]&[:age=8.0:]][\\u166D\\U000111C9]]");
+  return *category == 'C' ? *controls : *category == 'M' ? *marks : *punctuation;
+}
+
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& description, const std::string& file) {
   if (description.is_null()) return nullptr;
   const auto type = json_field<std::string>(description, "type", "", file);
   if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") return std::make_unique<UnicodeForm>(type);
+  if (type == "BertNormalizer") return std::make_unique<BertNormalizer>(description, file);
   if (type == "Prepend") return std::make_unique<Prepend>(json_field<std::string>(description, "prepend", "", file));
   if (type == "Replace") {
     const auto pattern = description.find("pattern");

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <unicode/uniset.h>
+
 #include <nlohmann/json_fwd.hpp>
 
 namespace tessera::data {
@@ -16,8 +18,12 @@ class Normalizer {
   virtual std::string apply(std::string_view text) const = 0;
 };
 
-// Null for JSON null. Supports NFC, NFD, NFKC, NFKD, Prepend, Replace of a string, and sequences of them.
+// Null for JSON null. Supports NFC, NFD, NFKC, NFKD, Prepend, Replace of a string, BertNormalizer, and sequences of them.
 // Throws invalid_config for any other type, with its name; `file` is for messages.
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& description, const std::string& file);
+
+// All characters of a general category ("P": punctuation) as BERT's tokenizers know them: as of Unicode 8, as the `tokenizers` package
+// has it for them.
+const icu::UnicodeSet& bert_category(const char* category);
 
 }  // namespace tessera::data

@@ -27,6 +27,14 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   std::int64_t with_returns = 0;
   const std::uint64_t skipped = read_documents(source, [&](const Document& document) {
     if (document.text.find('\r') != std::string_view::npos) ++with_returns;
+    if (!document.label.empty()) {  // in halves of bytes, which every vocabulary has room for
+      std::vector<std::uint32_t> halves;
+      for (const char letter : document.label)
+        for (const int half : {static_cast<unsigned char>(letter) >> 4, static_cast<unsigned char>(letter) & 15})
+          halves.push_back(static_cast<std::uint32_t>(half));
+      writer.append(halves);
+      writer.end_prompt();
+    }
     if (!document.prompt.empty()) {
       writer.append(tokenizer.encode(document.prompt));
       writer.end_prompt();
@@ -58,9 +66,10 @@ fs::path default_cache_dir() {
 TokenCache open_token_cache(const Source& source, const Tokenizer& tokenizer, const Where& where, const fs::path& cache_dir,
                             const ProgressCallback& progress) {
   const model::RecordSpec& records = source.records;
-  const std::string fingerprint = hash128_hex(text(kPackVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', records.field,
-                                                   '\n', records.prompt, '\n', records.answer, '\n', static_cast<int>(records.on_error),
-                                                   '\n', tokenizer.fingerprint(), ' ', tokenizer.end_of_text().value_or(~0u)));
+  const std::string fingerprint =
+      hash128_hex(text(kPackVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', records.field, '\n', records.prompt, '\n',
+                       records.answer, '\n', static_cast<int>(records.on_error), '\n', tokenizer.fingerprint(), ' ',
+                       tokenizer.end_of_text().value_or(~0u), records.label.empty() ? "" : "\n" + records.label));
   const fs::path file = cache_dir / ("tokens-" + fingerprint + ".bin");
   std::error_code ignored;
   if (fs::exists(file, ignored)) {

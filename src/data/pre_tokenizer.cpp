@@ -1,6 +1,10 @@
 #include "data/pre_tokenizer.hpp"
 
+#include <cstdint>
+#include <sstream>
+
 #include "data/json_fields.hpp"
+#include "data/normalizer.hpp"
 #include "data/utf8.hpp"
 
 namespace tessera::data {
@@ -11,6 +15,16 @@ struct Part {
   std::size_t end;
   bool is_match;
 };
+
+// What BERT's tokenizers cut words at, and every other sign of ASCII.
+std::string punctuation_pattern() {
+  const icu::UnicodeSet& set = bert_category("P");
+  std::ostringstream pattern;
+  pattern << R"([!-/:-@\[-`{-~)" << std::hex;
+  for (std::int32_t range = 0; range < set.getRangeCount(); ++range)
+    pattern << R"(\x{)" << set.getRangeStart(range) << R"(}-\x{)" << set.getRangeEnd(range) << "}";
+  return pattern.str() + "]";
+}
 
 }  // namespace
 
@@ -51,6 +65,9 @@ void PreTokenizer::add(const nlohmann::json& description, const std::string& fil
     byte_level_ = true;
   } else if (type == "Digits") {
     add_regex(R"(\p{N})", json_field(description, "individual_digits", false, file) ? Behavior::isolated : Behavior::contiguous, false);
+  } else if (type == "BertPreTokenizer") {
+    add_regex(R"(\s)", Behavior::removed, false);
+    add_regex(punctuation_pattern(), Behavior::isolated, false);
   } else if (type == "Split") {
     const auto name = json_field<std::string>(description, "behavior", "Isolated", file);
     const Behavior behavior = name == "Isolated"             ? Behavior::isolated

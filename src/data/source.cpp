@@ -50,7 +50,8 @@ std::string reason_against(const fs::directory_entry& entry, const model::Record
   const Kind kind = kind_of(entry.path());
   if (!kind.format) return entry.path().has_extension() ? text("ends in ", entry.path().extension().string()) : "has no ending";
   if (entry.file_size() == 0) return "is empty";
-  if (kind.format == Format::text && records.has_prompts()) return "is text, which has no prompts";
+  if (kind.format == Format::text && records.of_records())
+    return text("is text, which has no ", records.has_prompts() ? "prompts" : "labels");
   return {};
 }
 
@@ -171,9 +172,11 @@ Source open_source(const fs::path& root, const model::RecordSpec& records, const
     if (source.files[0].bytes == 0) {
       throw Error(ErrorCode::invalid_config, text("the file ", root.string(), " is empty"), where, "some text", "check data.source");
     }
-    if (source.files[0].format == Format::text && records.has_prompts()) {
-      throw Error(ErrorCode::invalid_config, text("the file ", root.string(), " is text, which has no prompts and answers"), where,
-                  "JSONL or Parquet", "leave data.prompt and data.answer out, or name another source");
+    if (source.files[0].format == Format::text && records.of_records()) {
+      throw Error(ErrorCode::invalid_config,
+                  text("the file ", root.string(), " is text, which has no ", records.has_prompts() ? "prompts and answers" : "labels"),
+                  where, "JSONL or Parquet",
+                  records.has_prompts() ? "leave data.prompt and data.answer out, or name another source" : "name another source");
     }
   }
   for (const SourceFile& file : source.files) source.bytes += file.bytes;

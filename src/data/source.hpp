@@ -58,9 +58,10 @@ void need_source(const model::DataSpec& data);
 std::string left_out_text(const Source& source);
 
 struct Document {
-  std::string_view prompt;  // stands before the text, and is no target; empty unless the source has prompts
-  std::string_view text;    // valid UTF-8, as the prompt, without a byte-order mark, not empty; both are valid during the visit
-  std::uint64_t begin = 0;  // where it stands in the source, of Source::bytes
+  std::string_view prompt = {};  // stands before the text, and is no target; empty unless the source has prompts
+  std::string_view label = {};   // of the text; empty unless the source has labels
+  std::string_view text = {};    // valid UTF-8, as the prompt, without a byte-order mark, not empty; both are valid during the visit
+  std::uint64_t begin = 0;       // where it stands in the source, of Source::bytes
   std::uint64_t end = 0;
 };
 

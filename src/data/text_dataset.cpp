@@ -49,6 +49,14 @@ std::vector<double> weights_of(const model::DataSpec& spec) {
 
 }  // namespace
 
+void check_vocabulary(const model::DataSpec& spec, const Tokenizer& tokenizer, std::int64_t vocab) {
+  const std::int64_t size = tokenizer.vocab_size();
+  if (size <= vocab) return;
+  throw Error(ErrorCode::invalid_config, text("the tokenizer has ", size, " tokens but model.vocab is ", vocab), spec.where,
+              text("model.vocab of at least ", size),
+              text("set model.vocab to ", size, spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
+}
+
 struct TextDataset::State {
   model::DataSpec spec;
   std::int64_t seq = 0;
@@ -138,12 +146,7 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
   }
   const std::filesystem::path folder = cache_dir.empty() ? default_cache_dir() : cache_dir;
   state->tokenizer = make_tokenizer(spec, folder, progress);
-  if (state->tokenizer->vocab_size() > vocab) {
-    throw Error(ErrorCode::invalid_config, text("the tokenizer has ", state->tokenizer->vocab_size(), " tokens but model.vocab is ", vocab),
-                spec.where, text("model.vocab of at least ", state->tokenizer->vocab_size()),
-                text("set model.vocab to ", state->tokenizer->vocab_size(),
-                     spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
-  }
+  check_vocabulary(spec, *state->tokenizer, vocab);
   state->mask(state->tokenizer.get());
   for (const model::SourceSpec& source : spec.sources)
     state->parts.push_back(open_part(spec, source, state->text_length, *state->tokenizer, folder, progress, state->notes));

@@ -54,7 +54,7 @@ class TextDataset final : public Dataset {
   // how often each of them occurs. Throws invalid_config without validation samples.
   double unigram_entropy_of_validation() const;
 
-  const Tokenizer* tokenizer() const;  // null for synthetic data
+  const Tokenizer* tokenizer() const override;  // null for synthetic data
   // The text of a sample's tokens as Tokenizer::decode gives it, with "[MASK]" for each masked one, and
   // "<extra_id_K>" for sentinel K of masked spans. Precondition: there is a tokenizer.
   std::string decode(std::span<const std::int32_t> tokens, bool keep_special = false) const;
@@ -72,6 +72,9 @@ class TextDataset final : public Dataset {
   explicit TextDataset(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Throws invalid_config where the tokenizer has more tokens than the model's vocabulary.
+void check_vocabulary(const model::DataSpec& spec, const Tokenizer& tokenizer, std::int64_t vocab);
 
 // The token stream of a source, named at `where`, under a tokenizer, from tokens-FINGERPRINT.bin in `cache_dir` or built and put there; a
 // damaged file is built anew with a warning. Several processes may do this at once: one builds, the others wait for it.

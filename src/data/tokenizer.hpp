@@ -88,8 +88,8 @@ class StreamingDecoder {
 // Whether a file is a tokenizer.json or a SentencePiece .model, by its content; so a tokenizer may have any name that ends in .json.
 bool is_tokenizer(const std::filesystem::path& file);
 
-// Reads a tokenizer.json (byte-level BPE, told by its content) or a SentencePiece .model (unigram or BPE). The end-of-text token is
-// what tokenizer_config.json beside a tokenizer.json names as eos_token, or else a well-known name (<|endoftext|>, </s>, ...).
+// Reads a tokenizer.json (byte-level BPE or WordPiece, told by its content) or a SentencePiece .model (unigram or BPE). The end-of-text
+// token is what tokenizer_config.json beside a tokenizer.json names as eos_token, or else a well-known name (<|endoftext|>, </s>, ...).
 // Throws not_found, corrupt for damaged files, invalid_config for a component that is not supported, with its name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& file);
 

@@ -1,5 +1,5 @@
-// BERT (Devlin et al. 2019) with its masked-language-model head, named as Hugging Face's BertForMaskedLM and
-// BertForPreTraining name it.
+// BERT (Devlin et al. 2019) with its masked-language-model head, or with one that tells a text's class, named as Hugging Face's
+// BertForMaskedLM, BertForPreTraining and BertForSequenceClassification name it.
 #include "model/families.hpp"
 
 namespace tessera::model {
@@ -55,6 +55,14 @@ BlockSpec embedding(const ModelSpec& model) {
   return block;
 }
 
+BlockSpec classifier(const ModelSpec& model) {
+  const std::int64_t hidden = model.dim("hidden");
+  BlockSpec block{"classifier", "classifier", model.dims, {}, {{"hidden", {model.dim("seq"), hidden}}}, {{"loss", {}}}};
+  add_linear(block.parameters, "bert.pooler.dense", hidden, hidden, -1, true);
+  add_linear(block.parameters, "classifier", model.dim("classes"), hidden, -1, true);
+  return block;
+}
+
 BlockSpec head(const ModelSpec& model, bool next_sentence) {
   const std::int64_t hidden = model.dim("hidden");
   BlockSpec block{"language_head", "head", model.dims, {}, {{"hidden", {model.dim("seq"), hidden}}}, {{"loss", {}}}};
@@ -77,8 +85,8 @@ BlockSpec head(const ModelSpec& model, bool next_sentence) {
 }  // namespace
 
 ModelSpec read_bert(const Settings& settings) {
-  settings.allow_only(with_run_keys(
-      {"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head", "norm_eps", "split_layers"}));
+  settings.allow_only(with_run_keys({"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head",
+                                     "classes", "norm_eps", "split_layers"}));
   ModelSpec model;
   model.arch = "bert";
   auto& dims = model.dims;
@@ -95,12 +103,17 @@ ModelSpec read_bert(const Settings& settings) {
   dims["gated"] = dims["rotary"] = dims["causal"] = dims["head_norm"] = 0;
   for (const char* key : {"embedding_norm", "head_transform", "layer_norm", "post_norm", "gelu", "gelu_exact", "biases"}) dims[key] = 1;
   read_run_keys(settings, dims, "tessera", 0.1);
-  model.tied_embeddings = settings.flag("tied", true);
-  const bool next_sentence = settings.choice("head", {"mlm", "pretraining"}, "mlm") == "pretraining";
-  if (next_sentence) dims["next_sentence"] = 1;
+  const std::string kind = settings.choice("head", {"mlm", "pretraining", "classification"}, "mlm");
+  if (kind == "pretraining") dims["next_sentence"] = 1;
+  if (kind == "classification")
+    dims["classes"] = static_cast<double>(settings.count("classes", 2));
+  else if (settings.has("classes"))
+    throw settings.at("classes").error("head: " + kind + " tells no classes", "head: classification beside it");
+  else
+    model.tied_embeddings = settings.flag("tied", true);
   model.repeats = layers(model, settings.flag("split_layers", false));
   model.repeats.insert(model.repeats.begin(), {embedding(model), 1});
-  model.repeats.push_back({head(model, next_sentence), 1});
+  model.repeats.push_back({kind == "classification" ? classifier(model) : head(model, kind == "pretraining"), 1});
   return model;
 }
 

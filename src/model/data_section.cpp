@@ -92,6 +92,8 @@ void read_source_or_sources(const ConfigNode& node, DataSpec& data) {
 }
 
 void check_records(const ConfigNode& node, const RecordSpec& records) {
+  if (records.has_prompts() && !records.label.empty())
+    throw node.at("label").error("a text has a label, and a prompt an answer", "'field' and 'label', or 'prompt' and 'answer'");
   if (records.prompt.empty() != records.answer.empty())
     throw node.at(records.answer.empty() ? "prompt" : "answer").error("'prompt' and 'answer' belong together", "both of them");
   if (records.has_prompts() && node.has("field"))
@@ -204,11 +206,25 @@ void check_mask(const ConfigNode& node, const DataSpec& data, const ModelSpec& m
       throw mask->at("share").error(text("found ", data.mask->share), text("at most ", kMostInSpans, " for ", model.arch));
   }
   if (predicts_next_token(model)) return;
+  if (classifies_text(model)) {
+    for (const char* key : {"mask", "prompt", "separate_documents", "sources"})
+      if (const auto said = node.find(key))
+        throw said->error(text(key, " is not said of texts whose class the model tells"), text("no ", key),
+                          "field: KEY names the text, label: KEY its class");
+    return;
+  }
   if (data.records.has_prompts())
     throw node.at("prompt").error(text(model.arch, " predicts what is masked in all of a text, and not answers to prompts"),
                                   "no prompt and no answer", "field: KEY names one text of each record");
   if (spans && data.separate_documents)
     throw node.at("separate_documents").error(text(model.arch, " reads stretches of all documents"), "separate_documents: false");
+}
+
+void check_label(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
+  if (const auto label = node.find("label"); label && !classifies_text(model))
+    throw label->error(text(model.arch, " tells no classes of texts"), "no label", "arch: bert with head: classification does");
+  if (classifies_text(model) && data.records.label.empty() && !data.synthetic && !data.sources.empty())
+    throw node.error("the model tells the class of a text, and the data names none", "label: KEY, the class's key in each record");
 }
 
 LengthSpec read_lengths(const ConfigNode& node) {
@@ -275,12 +291,13 @@ std::string key(const ConfigNode& node) {
 DataSpec read_data(const ConfigNode& node) {
   DataSpec data;
   data.where = node.where();
-  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "lengths", "tokenizer",
-                         "split", "mask", "images", "workers", "format", "columns", "negatives"});
+  Section section(node, {"source", "sources", "field", "prompt", "answer", "label", "on_error", "separate_documents", "lengths",
+                         "tokenizer", "split", "mask", "images", "workers", "format", "columns", "negatives"});
   section.attempt([&] { read_source_or_sources(node, data); });
   section.read("field", data.records.field, key);
   section.read("prompt", data.records.prompt, key);
   section.read("answer", data.records.answer, key);
+  section.read("label", data.records.label, key);
   section.attempt([&] { check_records(node, data.records); });
   section.read("on_error", data.records.on_error, read_on_error);
   // Answers to one question say nothing of the next.
@@ -301,7 +318,8 @@ DataSpec read_data(const ConfigNode& node) {
 void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
   if (reads_clicks(model)) {
     if (const auto images = node.find("images")) throw images->error("the model reads click logs", "no images");
-    refuse_text_keys(node, {"sources", "field", "prompt", "answer", "separate_documents", "lengths", "tokenizer", "mask"}, "click logs");
+    refuse_text_keys(node, {"sources", "field", "prompt", "answer", "label", "separate_documents", "lengths", "tokenizer", "mask"},
+                     "click logs");
     return check_clicks(node, data, model);
   }
   for (const char* key : {"format", "columns", "negatives"})
@@ -309,12 +327,13 @@ void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& m
       throw said->error(text(key, " is said of click logs, and the model reads none"), text("no ", key));
   if (!reads_images(model)) {
     if (const auto images = node.find("images")) throw images->error("the model reads text", "no images");
+    check_label(node, data, model);
     check_mask(node, data, model);
     check_lengths(node, data, model);
     return;
   }
-  refuse_text_keys(node, {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "lengths", "tokenizer", "mask"},
-                   "images");
+  refuse_text_keys(
+      node, {"sources", "field", "prompt", "answer", "label", "on_error", "separate_documents", "lengths", "tokenizer", "mask"}, "images");
   const std::size_t channels = static_cast<std::size_t>(model.dim("channels"));
   for (const auto* values : {&data.images.mean, &data.images.std})
     if (values->size() > 1 && values->size() != channels)

@@ -114,17 +114,29 @@ std::vector<std::int64_t> table_rows(const ModelSpec& model) {
   return rows;
 }
 
-const char* counted_in(const ModelSpec& model) { return reads_images(model) ? "images" : reads_clicks(model) ? "samples" : "tokens"; }
+bool may_split_layers(const ModelSpec& model) {
+  return std::any_of(model.repeats.begin(), model.repeats.end(), [](const Repeat& repeat) {
+    return repeat.block.kind == kResidualBlock || (repeat.block.kind == "encoder_layer" && repeat.block.dims.contains("post_norm"));
+  });
+}
+
+bool classifies(const ModelSpec& model) { return model.dims.contains("classes"); }
+
+bool classifies_text(const ModelSpec& model) { return classifies(model) && !reads_images(model); }
+
+const char* counted_in(const ModelSpec& model) {
+  return reads_images(model) ? "images" : reads_clicks(model) || classifies_text(model) ? "samples" : "tokens";
+}
 
 bool predicts_masked_tokens(const ModelSpec& model) {
   const auto causal = model.dims.find("causal");
-  return !reads_images(model) && causal != model.dims.end() && causal->second == 0;
+  return !classifies(model) && causal != model.dims.end() && causal->second == 0;
 }
 
-bool predicts_masked_spans(const ModelSpec& model) { return !reads_images(model) && model.dims.contains("decoder_seq"); }
+bool predicts_masked_spans(const ModelSpec& model) { return !classifies(model) && model.dims.contains("decoder_seq"); }
 
 bool predicts_next_token(const ModelSpec& model) {
-  return !reads_images(model) && !reads_clicks(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
+  return !classifies(model) && !reads_clicks(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
 }
 
 }  // namespace tessera::model

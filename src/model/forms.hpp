@@ -62,6 +62,15 @@ int tables_block(const ModelSpec& model);
 std::int64_t lookups_of_sample(const BlockSpec& tables);
 std::vector<std::int64_t> table_rows(const ModelSpec& model);
 
+// Whether it tells the class of each sample, of an image or of a text: "classes" is a dimension of the model.
+bool classifies(const ModelSpec& model);
+// Whether a sample is a text and its class. A batch then has `tokens` and `positions`, i64 [samples, seq], and `labels` as of images.
+// Positions begin anew at 0 where the text has ended and padding follows.
+bool classifies_text(const ModelSpec& model);
+
+// Whether `split_layers: true` would make two blocks of each layer of a model that has them whole: BERT's, ResNet's.
+bool may_split_layers(const ModelSpec& model);
+
 // What StepReport::tokens counts: "tokens", "images" or "samples".
 const char* counted_in(const ModelSpec& model);
 

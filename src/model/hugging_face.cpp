@@ -156,7 +156,8 @@ void check_bert(const Import& from) {
 
 void check_gpt2(const Import& from) {
   check_weights(from);
-  if (const auto kind = from.find("activation_function"); kind && kind->as_string() != "gelu_new" && kind->as_string() != "gelu_pytorch_tanh")
+  if (const auto kind = from.find("activation_function");
+      kind && kind->as_string() != "gelu_new" && kind->as_string() != "gelu_pytorch_tanh")
     throw kind->error("activation_function is " + kind->as_string(), "gelu_new");
   from.refuse_unless("scale_attn_weights", "its attention is not scaled");
   from.refuse_when("scale_attn_by_inverse_layer_idx", false, "each of its layers scales attention in its own way");
@@ -364,6 +365,13 @@ std::string gpt2(Import from) {
   return from.yaml();
 }
 
+std::int64_t labels_of(const Import& from) {
+  if (const auto problem = from.find("problem_type"); problem && problem->as_string() != "single_label_classification")
+    throw problem->error("its head is for " + problem->as_string(), "single_label_classification");
+  if (const auto names = from.find("id2label")) return std::ssize(names->keys());
+  return from.count("num_labels", 2);
+}
+
 std::string bert(Import from) {
   const std::int64_t positions = from.count("max_position_embeddings", 512);
   from.write("arch", "bert").write("hidden", from.count("hidden_size")).write("layers", from.count("num_hidden_layers"));
@@ -375,11 +383,12 @@ std::string bert(Import from) {
       .write("token_types", from.count("type_vocab_size", 2));
   from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("hidden_dropout_prob", 0.1));
   from.write("norm_eps", from.real("layer_norm_eps", 1e-12));
-  // Weights of the second task of pretraining are left in the folder.
-  if (from.is_computed()) return from.yaml();
   const auto classes = from.find("architectures");
-  for (const ConfigNode& name : classes ? classes->items() : std::vector<ConfigNode>{})
-    if (name.as_string() == "BertForPreTraining") from.write("head", "pretraining");
+  for (const ConfigNode& name : classes ? classes->items() : std::vector<ConfigNode>{}) {
+    if (name.as_string() == "BertForSequenceClassification") from.write("head", "classification").write("classes", labels_of(from));
+    // Weights of the second task of pretraining are left in the folder.
+    if (name.as_string() == "BertForPreTraining" && !from.is_computed()) from.write("head", "pretraining");
+  }
   return from.yaml();
 }
 

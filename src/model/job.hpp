@@ -36,9 +36,12 @@ struct RecordSpec {
   // The keys of a prompt and of its answer, in place of `field`; empty: documents have no prompts. Only answers are targets.
   std::string prompt;
   std::string answer;
+  std::string label;                 // the key of a text's class, for models that tell classes of texts; empty: texts have none
   OnError on_error = OnError::stop;  // at a record that cannot be read
 
   bool has_prompts() const { return !answer.empty(); }
+  // Of plain text there are no records.
+  bool of_records() const { return has_prompts() || !label.empty(); }
 };
 
 // Masked language modelling (Devlin et al. 2019, section 3.1), or span corruption (Raffel et al. 2020, section 3.1.4).

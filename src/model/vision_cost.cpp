@@ -114,10 +114,14 @@ BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t rows = shard.micro_batch_size;
   Work work(shard);
   const bool averaged = block.dims.contains("pixels");
+  const bool pooled = block.dims.contains("post_norm");  // BERT's
   const std::int64_t input = rows * hidden * work.element() * block.dim(averaged ? "pixels" : "seq");
-  work.pointwise(averaged ? "average" : "norm", averaged ? input : 2 * input, averaged ? input : 3 * input);
+  if (pooled)
+    work.linear("pooler", rows, hidden, hidden);
+  else
+    work.pointwise(averaged ? "average" : "norm", averaged ? input : 2 * input, averaged ? input : 3 * input);
   work.keep(input);  // of maps by the block before
-  work.keep(rows * hidden * work.operand());
+  work.keep((pooled ? 2 : 1) * rows * hidden * work.operand());
   work.linear("classes", rows, classes, hidden);
   work.pointwise("cross_entropy", 3 * kF32Bytes * rows * classes, 2 * kF32Bytes * rows * classes);
   work.keep(kF32Bytes * rows * classes);

@@ -5,6 +5,10 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/tanh.h>
+
+#include "nn/dropout.hpp"
+#include "nn/row_dropout.hpp"
 
 namespace tessera::nn {
 
@@ -30,6 +34,12 @@ Tensors position_classifier(const model::BlockSpec& block, const Tensors& inputs
   // A norm is of each position by itself.
   const at::Tensor first = at::layer_norm(x.select(1, 0), {x.size(2)}, parameters.at(0), parameters.at(1), block.real("norm_eps"));
   return classification_loss(at::linear(first, parameters.at(2), parameters.at(3)), pass);
+}
+
+Tensors pooled_classifier(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
+  const at::Tensor pooled = at::tanh(at::linear(inputs.front().select(1, 0), parameters.at(0), parameters.at(1)));
+  const at::Tensor kept = dropout(pooled, dropped_share(block), kEmbedded, pass);
+  return classification_loss(at::linear(kept, parameters.at(2), parameters.at(3)), pass);
 }
 
 }  // namespace tessera::nn

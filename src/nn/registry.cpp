@@ -53,10 +53,11 @@ std::unique_ptr<Block> make_mlp(const model::BlockSpec& spec, const BlockPlaceme
   return has(spec, "pixels") ? make_map_classifier(spec, placement) : of_clicks(spec, placement);
 }
 
-// ResNet's or ViT's, which stand whole.
+// ResNet's, BERT's or ViT's, which stand whole.
 std::unique_ptr<Block> make_classifier(const model::BlockSpec& spec, const BlockPlacement& placement) {
-  static const BlockFactory of_maps = whole(make_map_classifier), of_positions = by_autograd(position_classifier);
-  return has(spec, "pixels") ? of_maps(spec, placement) : of_positions(spec, placement);
+  static const BlockFactory of_maps = whole(make_map_classifier), of_positions = by_autograd(position_classifier),
+                            pooled = by_autograd(pooled_classifier);
+  return has(spec, "pixels") ? of_maps(spec, placement) : has(spec, "post_norm") ? pooled(spec, placement) : of_positions(spec, placement);
 }
 
 std::map<std::string, BlockFactory>& factories() {

@@ -123,10 +123,8 @@ DataIdentity data_identity(const model::JobSpec& job, const data::Dataset& datas
   for (const model::SourceSpec& source : job.data.sources) weights += text(weights.empty() ? "" : ", ", source.weight.value_or(1));
   if (job.data.sources.size() > 1) out["data.sources"] = "weights " + weights;
   out[kSource] = text(dataset.source_hash());
-  if (const data::TextDataset* sequences = data::as_text(dataset)) {
-    out["data.field"] = job.data.records.field;
-    if (sequences->tokenizer() != nullptr) out[kTokenizer] = sequences->tokenizer()->fingerprint();
-  }
+  if (data::as_text(dataset) != nullptr || model::classifies_text(job.model)) out["data.field"] = job.data.records.field;
+  if (dataset.tokenizer() != nullptr) out[kTokenizer] = dataset.tokenizer()->fingerprint();
   return out;
 }
 

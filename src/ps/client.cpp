@@ -14,6 +14,12 @@
 namespace tessera::ps {
 namespace {
 
+// Rows would else be read or written beyond what the caller has.
+void check_size(const char* what, std::size_t found, std::size_t keys, std::size_t each) {
+  if (found != keys * each)
+    throw Error(ErrorCode::invalid_config, text(keys, " keys, and ", found, " ", what), {}, text(each, " for each key"));
+}
+
 void copy_row(const float* from, float* to, std::size_t dimension) { std::memcpy(to, from, dimension * sizeof(float)); }
 
 // What the next server has written.
@@ -171,6 +177,7 @@ Client::TableId Client::open(const TableSpec& spec) {
 void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values, Absent absent, int ahead) {
   Impl::OpenTable& table = impl_->tables.at(id);
   const std::size_t dimension = table.dimension;
+  check_size("values", values.size(), keys.size(), dimension);
   ensure(!impl_->options.worker || ahead <= table.staleness, "rows are pulled further ahead than their table's staleness");
   Batch& batch = table.next();
   batch.start(keys, impl_->requests->servers());
@@ -201,6 +208,8 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
 
 PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const float> gradients, std::span<const Impressions> impressions) {
   Impl::OpenTable& table = impl_->tables.at(id);
+  check_size("gradients", gradients.size(), keys.size(), table.dimension);
+  if (!impressions.empty()) check_size("impressions", impressions.size(), keys.size(), 1);
   ensure(impressions.empty() || table.has_lifecycle, "impressions are of tables with a lifecycle");
   const std::vector<Impressions> each(table.has_lifecycle && impressions.empty() ? keys.size() : 0);
   const std::span<const float> shown = floats_of(each.empty() ? impressions : each);

@@ -67,7 +67,8 @@ struct Staleness {
   double mean = 0;
 };
 
-// Not thread-safe. Errors are those of comm::RequestClient and of the servers' tables; after peer_lost and deadline_exceeded the client is
+// Not thread-safe. Errors are those of comm::RequestClient and of the servers' tables, and invalid_config where values, gradients or
+// impressions are not as many as the keys ask for; after peer_lost and deadline_exceeded the client is
 // of no more use, and part of a push may have been applied.
 class Client {
  public:

@@ -30,6 +30,7 @@ TableSummary summarize(std::span<const ServerStatus> servers, std::string_view n
       all.memory.misses += table.memory.misses;
       all.keys_pulled += table.keys_pulled;
       all.keys_pushed += table.keys_pushed;
+      all.gradients_refused += table.gradients_refused;
       all.latencies.pulls += table.latencies.pulls;
       all.latencies.pushes += table.latencies.pushes;
     }
@@ -50,6 +51,7 @@ std::vector<ServerStatus> since(std::span<const ServerStatus> before, std::span<
       subtract(now.memory.misses, then->memory.misses);
       subtract(now.keys_pulled, then->keys_pulled);
       subtract(now.keys_pushed, then->keys_pushed);
+      subtract(now.gradients_refused, then->gradients_refused);
       now.latencies = {.pulls = since(then->latencies.pulls, now.latencies.pulls),
                        .pushes = since(then->latencies.pushes, now.latencies.pushes)};
     }

@@ -15,7 +15,7 @@ struct TableSummary {
   int servers = 0;                        // that hold a part of it
   std::uint64_t rows = 0, most_rows = 0;  // the latter of the fullest server
   TableMemory memory;
-  std::uint64_t keys_pulled = 0, keys_pushed = 0;
+  std::uint64_t keys_pulled = 0, keys_pushed = 0, gradients_refused = 0;
   AnswerLatencies latencies;
 
   // Rows of the fullest server over their mean. None without rows.
@@ -26,8 +26,8 @@ std::optional<double> hit_share(const TableMemory& memory);
 
 TableSummary summarize(std::span<const ServerStatus> servers, std::string_view table);
 
-// The same servers, where what counts from their beginning counts from `before`: keys, hits, misses and latencies. A table that was not
-// there, or a server that has begun anew, began with nothing.
+// The same servers, where what counts from their beginning counts from `before`: keys, gradients refused, hits, misses and latencies. A
+// table that was not there, or a server that has begun anew, began with nothing.
 std::vector<ServerStatus> since(std::span<const ServerStatus> before, std::span<const ServerStatus> after);
 
 }  // namespace tessera::ps

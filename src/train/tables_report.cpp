@@ -24,6 +24,7 @@ Json json_of(const ps::TableSummary& table) {
            {"disk_bytes", table.memory.disk.value},
            {"keys_pulled", table.keys_pulled},
            {"keys_pushed", table.keys_pushed},
+           {"gradients_refused", table.gradients_refused},
            {"pulls", json_of(table.latencies.pulls)},
            {"pushes", json_of(table.latencies.pushes)}};
   if (const std::optional<double> hits = ps::hit_share(table.memory)) out["hits"] = *hits;

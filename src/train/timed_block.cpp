@@ -69,6 +69,10 @@ nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, doub
   const std::int64_t vocab = std::max<std::int64_t>(1, model.dim("vocab"));
   const std::vector<std::int64_t> written = {samples, model.dim(model::predicts_masked_spans(model) ? "decoder_seq" : "seq")};
   fill("tokens", {samples, model.dim("seq")}, vocab);
+  if (model::classifies(model)) {
+    fill("labels", {samples}, model.dim("classes"));
+    return batch;
+  }
   if (model::predicts_masked_spans(model)) fill("decoder_tokens", written, vocab);
   fill("targets", written, vocab);
   if (counted < 1) batch.tensors["targets"].masked_fill_(at::rand(written, generator) >= counted, -1);

@@ -305,6 +305,7 @@ void add_eval(CLI::App& app) {
     plan.ranks.push_back({});
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
     const bool images = model::reads_images(run.job.model), clicks = model::reads_clicks(run.job.model);
+    const bool classifies = model::classifies(run.job.model);
     if (!arguments->text.empty() && (images || clicks))
       throw Error(ErrorCode::invalid_config, text("the run's model reads ", images ? "images" : "click logs"), run.job.data.where,
                   "no --text");
@@ -346,15 +347,17 @@ void add_eval(CLI::App& app) {
                     report.auc ? fixed(*report.auc, 4).c_str() : "of one label alone", static_cast<long long>(report.tokens));
       return;
     }
-    if (images) {
+    if (classifies) {
       const double accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
-      const nlohmann::ordered_json out = {
-          {"loss", report.loss}, {"accuracy", accuracy}, {"images", report.tokens}, {"checkpoint", run.checkpoint.filename().string()}};
+      const nlohmann::ordered_json out = {{"loss", report.loss},
+                                          {"accuracy", accuracy},
+                                          {model::counted_in(run.job.model), report.tokens},
+                                          {"checkpoint", run.checkpoint.filename().string()}};
       if (arguments->json)
         std::printf("%s\n", out.dump().c_str());
       else
-        std::printf("%s: loss %.4f nats an image, accuracy %.2f %%, over %lld images\n", place.c_str(), report.loss, 100 * accuracy,
-                    static_cast<long long>(report.tokens));
+        std::printf("%s: loss %.4f nats %s, accuracy %.2f %%, over %lld %s\n", place.c_str(), report.loss, images ? "an image" : "a text",
+                    100 * accuracy, static_cast<long long>(report.tokens), images ? "images" : "texts");
       return;
     }
     const data::TextDataset* sequences = data::as_text(*dataset);
@@ -379,7 +382,8 @@ void add_logits(CLI::App& app) {
     std::string run;
     std::vector<std::uint32_t> tokens;
   };
-  CLI::App* command = app.add_subcommand("logits", "The logits after each of the given tokens, one line of numbers a token");
+  CLI::App* command = app.add_subcommand(
+      "logits", "The logits after each of the given tokens, one line of numbers a token; of a classifier one line for all of them");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("run", arguments->run)->required();
   command->add_option("--tokens", arguments->tokens, "Token ids")->required()->delimiter(',');
@@ -391,7 +395,7 @@ void add_logits(CLI::App& app) {
                     text("ids below ", run.job.model.dim("vocab")));
     Predictor predictor(run.job.model, run.checkpoint);
     const std::vector<float> logits = predictor.logits(arguments->tokens);
-    const std::size_t vocab = logits.size() / arguments->tokens.size();
+    const std::size_t vocab = logits.size() / (model::classifies(run.job.model) ? 1 : arguments->tokens.size());
     for (std::size_t i = 0; i < logits.size(); ++i)
       std::printf("%.9g%c", static_cast<double>(logits[i]), (i + 1) % vocab == 0 ? '\n' : ' ');
   });

@@ -108,7 +108,7 @@ class RunObserver final : public train::LoopObserver {
 
   void on_evaluation(std::int64_t steps, const train::EvaluationReport& report, bool stops_early) override {
     observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
-    const bool classifies = model::reads_images(job_.model);
+    const bool classifies = model::classifies(job_.model);
     if (classifies) metrics.accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
     metrics.auc = report.auc;
     writer_.evaluation(metrics);
@@ -222,8 +222,7 @@ std::string task_of(const TrainArguments& arguments, const model::JobSpec& job, 
 
 void check_same_data(const data::Dataset& dataset, comm::Communicator& comm) {
   const data::TextDataset* sequences = data::as_text(dataset);
-  const bool tokenizes = sequences != nullptr && sequences->tokenizer() != nullptr;
-  const std::string own = text(tokenizes ? sequences->tokenizer()->fingerprint() : "", " ", dataset.content_hash());
+  const std::string own = text(dataset.tokenizer() != nullptr ? dataset.tokenizer()->fingerprint() : "", " ", dataset.content_hash());
   std::int64_t least = static_cast<std::int64_t>(hash64(own) >> 1);
   std::int64_t most = least;
   comm.world().all_reduce(&least, 1, comm::DataType::i64, comm::Reduction::min).wait();
@@ -256,10 +255,10 @@ std::filesystem::path initial_weights(const model::JobSpec& job, const std::file
   const bool hugging_face = std::filesystem::exists(init / "config.json") && !std::filesystem::exists(init / "manifest.json");
   const bool state_dict = std::filesystem::is_regular_file(init);
   if (!hugging_face && !state_dict) return train::checkpoint_of(init);
-  if (comm.rank() == 0 && hugging_face) checkpoint::import_hf_weights(init, job.model, checkpoints);
-  if (comm.rank() == 0 && state_dict) {
+  if (comm.rank() == 0) {
     std::string anew;
-    for (const std::string& name : checkpoint::import_state_dict(init, job.model, job.train.seed, checkpoints))
+    for (const std::string& name :
+         (hugging_face ? checkpoint::import_hf_weights : checkpoint::import_state_dict)(init, job.model, job.train.seed, checkpoints))
       anew += (anew.empty() ? "" : ", ") + name;
     if (!anew.empty())
       log::show(text(anew, " begin with initial weights: ", init.string(), " has none for ", job.model.dim("classes"), " classes"));

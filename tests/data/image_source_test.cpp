@@ -143,7 +143,12 @@ TEST(ClassFolders, AreRefusedWhereOneIsEmptyOrUnknownAndImagesWhereTheyAreCutOff
               HasSubstr("val/owl: there is no class of this name among the training images"));
   folder.write("train/owl/notes.txt", "no image");
   EXPECT_THAT(refusal_of(ErrorCode::invalid_config, folder.path()), HasSubstr("train/owl: the folder of this class holds no images"));
-  EXPECT_THAT(refusal_of(ErrorCode::invalid_config, folder / "val/owl"), HasSubstr("holds no folders"));
+  EXPECT_THAT(refusal_of(ErrorCode::invalid_config, folder / "val/owl"), HasSubstr("holds neither folders nor sets of images"));
+  const TemporaryFolder fetched("images");
+  fetched.write("cifar-10-python.tar.gz", "not unpacked");
+  EXPECT_THAT(refusal_of(ErrorCode::invalid_config, fetched.path()), HasSubstr("unpack cifar-10-python.tar.gz"));
+  fetched.write("data_batch_1", "for Python");
+  EXPECT_THAT(refusal_of(ErrorCode::invalid_config, fetched.path()), HasSubstr("these are CIFAR's files for Python"));
   EXPECT_THAT(refusal_of(ErrorCode::not_found, folder / "trian"), HasSubstr("did you mean 'train'?"));
 }
 

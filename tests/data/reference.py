@@ -56,6 +56,17 @@ def character_level(texts):
     return tokenizer
 
 
+def word_pieces(texts, **normalizer):
+    """The form in which BERT's tokenizer.json comes."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=30))
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=3000, special_tokens=special, limit_alphabet=400, show_progress=False))
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
 def save_json(tokenizer, path):
     tokenizer.save(path)
 
@@ -123,6 +134,8 @@ def main():
         pre_tokenizers.Split("e", "merged_with_next"), pre_tokenizers.Split(Regex(r"\d+"), "contiguous"), pre_tokenizers.Split(Regex(r"[aeiou]*"), "isolated"),
         pre_tokenizers.Split(Regex(r"\w+|[^\w\s]+"), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), normalizers.NFKD())
     cases["llama2.json"] = character_level(mixed)
+    cases["bert_uncased.json"] = word_pieces(mixed)
+    cases["bert_cased.json"] = word_pieces(mixed, lowercase=False)
 
     user = ["<sep>", "▁the▁", "ing", "😀😀"]
     sentence_model(mixed, f"{out}/unigram.model", model_type="unigram", user_defined_symbols=user, control_symbols=["<pad>"])

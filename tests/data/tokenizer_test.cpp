@@ -54,13 +54,14 @@ TEST(Tokenizer, ReadsMergesAsStringsAndAsPairs) {
 
 TEST(Tokenizer, NamesTheComponentThatIsNotSupported) {
   const std::vector<std::pair<json, std::string>> cases = {
-      {{{"model", {{"type", "WordPiece"}}}}, "model of this tokenizer has the component WordPiece"},
+      {{{"model", {{"type", "WordLevel"}}}}, "model of this tokenizer has the component WordLevel"},
+      {{{"model", {{"type", "WordPiece"}, {"unk_token", "t"}}}}, "WordPiece behind ByteLevel"},
       {{{"model", {{"type", "Unigram"}, {"merges", nullptr}}}}, "model of this tokenizer has the component Unigram"},
       {{{"model", {{"dropout", 0.1}}}}, "dropout"},
       {{{"model", {{"continuing_subword_prefix", "##"}}}}, "continuing_subword_prefix"},
-      {{{"pre_tokenizer", {{"type", "BertPreTokenizer"}}}}, "pre_tokenizer of this tokenizer has the component BertPreTokenizer"},
-      {{{"normalizer", {{"type", "BertNormalizer"}}}}, "normalizer of this tokenizer has the component BertNormalizer"},
-      {{{"decoder", {{"type", "WordPiece"}}}}, "decoder of this tokenizer has the component WordPiece"},
+      {{{"pre_tokenizer", {{"type", "Metaspace"}}}}, "pre_tokenizer of this tokenizer has the component Metaspace"},
+      {{{"normalizer", {{"type", "Nmt"}}}}, "normalizer of this tokenizer has the component Nmt"},
+      {{{"decoder", {{"type", "BPEDecoder"}}}}, "decoder of this tokenizer has the component BPEDecoder"},
   };
   for (const auto& [patch, expected] : cases) {
     const Error error = failure_of_json(patch);

@@ -383,6 +383,7 @@ TEST(Job, ModelsThatPredictMaskedTokensHaveMasksWhateverIsSaid) {
            {"mask: {token: ''}", "the token is empty"},
            {"mask: {shares: 0.1}", "did you mean 'share'?"},
            {"prompt: q, answer: a", "bert predicts what is masked in all of a text, and not answers to prompts"},
+           {"label: kind", "bert tells no classes of texts"},
            {"mask: {span: 3}", "bert predicts single tokens that are masked"}})
     EXPECT_THAT(error_of([&] { data_of("data: {source: a, " + wrong + "}\n"); }).what(), HasSubstr(part)) << wrong;
   EXPECT_FALSE(

@@ -78,6 +78,30 @@ TEST(VisionCosts, WhatBlocksKeepIsWithinTenPercent) {
     expect_what_blocks_keep(text("{arch: ", arch, ", image: 64, classes: 50, split_layers: true}"));
 }
 
+TEST(TextClassifierCosts, WhatItKeepsIsWithinTenPercent) {
+  constexpr std::int64_t kSamples = 16;
+  const model::ModelSpec spec = model::read_model(ConfigNode::parse(
+      "{arch: bert, hidden: 192, layers: 1, heads: 3, seq: 32, vocab: 500, head: classification, classes: 50, dropout: 0.1}",
+      "model.yaml"));
+  const model::BlockInstance head = spec.blocks().back();
+  std::vector<Parameter> parameters;
+  for (const model::ParameterSpec& parameter : head.spec->parameters)
+    parameters.push_back({&parameter, head.parameter_name(parameter), at::randn(parameter.shape), at::zeros(parameter.shape)});
+  const auto block = make_block(*head.spec, {});
+  block->bind(std::move(parameters));
+  Batch batch;
+  batch.tensors["labels"] = at::randint(spec.dim("classes"), {kSamples}, at::kLong);
+  Tensors inputs = {at::randn({kSamples, spec.dim("seq"), spec.dim("hidden")})};
+  const std::size_t input = inputs.front().nbytes();
+  const auto meter = std::make_shared<MemoryMeter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  Saved saved;
+  const Tensors outputs = block->forward(inputs, saved, pass_of(batch));
+  inputs.clear();
+  const auto expected = static_cast<double>(model::cost_of(*head.spec, {.micro_batch_size = kSamples}).saved.value);
+  EXPECT_NEAR(static_cast<double>(meter->held() - bytes_of(outputs)) + static_cast<double>(input), expected, 0.1 * expected);
+}
+
 // As in a training step, the first and the last block are not computed again.
 std::int64_t expected_peak_of(const model::ModelSpec& spec, std::int64_t samples, Recompute recompute) {
   const auto blocks = spec.blocks();

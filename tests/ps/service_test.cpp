@@ -119,6 +119,26 @@ TEST(Service, CountsAndRefusesGradientsThatAreNotFinite) {
   EXPECT_EQ(client.status().front().tables.front().gradients_refused, 1u);
 }
 
+TEST(Service, RefusesRowsThatAreNotAsManyAsKeys) {
+  RunningServer server;
+  Client client({server.place}, "");
+  const Client::TableId table = client.open(ads(2));
+  const std::vector<Key> keys = {1, 2};
+  std::vector<float> three(3);
+  const auto refusal = [](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal([&] { client.pull(table, keys, three); }), HasSubstr("2 keys, and 3 values; expected 2 for each key"));
+  EXPECT_THAT(refusal([&] { client.push(table, keys, three); }), HasSubstr("2 keys, and 3 gradients; expected 2 for each key"));
+  EXPECT_EQ(client.push(table, keys, std::vector<float>(4, 1.0f)).applied, 2);
+}
+
 TEST(Service, APushOfNoKeysIsNone) {
   RunningServer server;
   Client client({server.place}, "");

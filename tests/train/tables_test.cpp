@@ -81,6 +81,7 @@ TEST(RunTables, AreReportedSinceThePlanBegan) {
   EXPECT_EQ(table.at("pushes").at("messages"), 6);
   EXPECT_LE(table.at("keys_pulled"), 6 * 40);
   EXPECT_EQ(table.at("keys_pulled"), table.at("keys_pushed"));
+  EXPECT_EQ(table.at("gradients_refused"), 0);
   EXPECT_GT(table.at("pulls").at("p99").get<double>(), 0);
   EXPECT_GE(table.at("rows"), table.at("keys_pulled").get<int>() / 6);
   EXPECT_EQ(table.at("servers").at(0).at("rows"), table.at("rows"));

@@ -21,13 +21,27 @@ std::vector<std::string> folders_in(const fs::path& root) {
   return names;
 }
 
+// What people have who fetched another form of it.
+std::string hint_on(const fs::path& root) {
+  if (fs::exists(root / "data_batch_1") || (fs::exists(root / "meta") && fs::exists(root / "train")))
+    return "these are CIFAR's files for Python; the archive of its binary version has others";
+  for (const auto& entry : fs::directory_iterator(root))
+    if (const std::string name = entry.path().filename().string();
+        name.ends_with(".tar.gz") || name.ends_with(".tgz") || name.ends_with(".zip"))
+      return text("unpack ", name, ": shards are read where they are, and may not be compressed");
+  return {};
+}
+
 class ClassFolders final : public ImageSource {
  public:
   ClassFolders(const fs::path& root, const std::vector<std::string>& classes, const Where& where, std::vector<std::string>& notes)
       : root_(root) {
     const std::vector<std::string> found = folders_in(root);
     if (found.empty())
-      throw Error(ErrorCode::invalid_config, text(root.string(), " holds no folders"), where, "a folder of images for each class");
+      throw Error(ErrorCode::invalid_config, text(root.string(), " holds neither folders nor sets of images"), where,
+                  "a folder of .jpg or .png for each class, train-images-idx3-ubyte and its labels (MNIST), data_batch_1.bin or train.bin "
+                  "(CIFAR's binary version), or .tar shards",
+                  hint_on(root));
     classes_ = classes.empty() ? found : classes;
     std::int64_t left_out = 0;
     for (const std::string& name : found) {
