@@ -306,9 +306,12 @@ void add_eval(CLI::App& app) {
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
     const bool images = model::reads_images(run.job.model), clicks = model::reads_clicks(run.job.model);
     const bool classifies = model::classifies(run.job.model);
-    if (!arguments->text.empty() && (images || clicks))
-      throw Error(ErrorCode::invalid_config, text("the run's model reads ", images ? "images" : "click logs"), run.job.data.where,
-                  "no --text");
+    if (!arguments->text.empty() && (classifies || clicks))
+      throw Error(ErrorCode::invalid_config,
+                  text("the run's model ", images   ? "reads images"
+                                           : clicks ? "reads click logs"
+                                                    : "tells the classes that its own texts have"),
+                  run.job.data.where, "no --text");
     if (!clicks && !(arguments->log.empty() && arguments->predictions.empty()))
       throw Error(ErrorCode::invalid_config, text("the run's model (", run.job.model.arch, ") reads no click logs"),
                   {.file = run.folder.string(), .block = {}}, "no --log and no --predictions");

@@ -240,7 +240,8 @@ TEST_F(HuggingFaceImport, RefusesWhatItWouldComputeOtherwise) {
   EXPECT_EQ(import_with("\"llama\"", "\"llama\""), "");
   EXPECT_EQ(import_with("\"llama\"", "\"mistral\""), "");
   EXPECT_EQ(import_with("\"use_cache\": true", "\"rope_scaling\": null"), "");
-  EXPECT_THAT(import_with("\"llama\"", "\"gpt_neox\""), AllOf(HasSubstr("models of type 'gpt_neox'"), HasSubstr("llama, mistral, qwen2, qwen3")));
+  EXPECT_THAT(import_with("\"llama\"", "\"gpt_neox\""),
+              AllOf(HasSubstr("models of type 'gpt_neox'"), HasSubstr("llama, mistral, qwen2, qwen3")));
   EXPECT_THAT(import_with("\"llama\"", "\"qwen2\""), HasSubstr("tensor 'model.layers.0.self_attn.q_proj.bias' is missing"));
   EXPECT_THAT(import_with("\"llama\"", "\"qwen3\""), HasSubstr("tensor 'model.layers.0.self_attn.q_norm.weight' is missing"));
   EXPECT_THAT(import_with("\"attention_bias\": false", "\"attention_bias\": true"), HasSubstr("attention_bias"));

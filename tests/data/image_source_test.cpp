@@ -144,7 +144,7 @@ TEST(ClassFolders, AreRefusedWhereOneIsEmptyOrUnknownAndImagesWhereTheyAreCutOff
   folder.write("train/owl/notes.txt", "no image");
   EXPECT_THAT(refusal_of(ErrorCode::invalid_config, folder.path()), HasSubstr("train/owl: the folder of this class holds no images"));
   EXPECT_THAT(refusal_of(ErrorCode::invalid_config, folder / "val/owl"), HasSubstr("holds neither folders nor sets of images"));
-  const TemporaryFolder fetched("images");
+  const TemporaryFolder fetched;
   fetched.write("cifar-10-python.tar.gz", "not unpacked");
   EXPECT_THAT(refusal_of(ErrorCode::invalid_config, fetched.path()), HasSubstr("unpack cifar-10-python.tar.gz"));
   fetched.write("data_batch_1", "for Python");

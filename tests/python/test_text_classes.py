@@ -144,6 +144,8 @@ def test_a_masked_language_model_is_fitted_and_its_accuracy_is_told(work):
     losses = [line["loss"] for line in work.metrics("fitted")]
     assert sum(losses[-10:]) < sum(losses[:10]) and counts.count("statement") > 100
     assert " %, over " in work("eval", "fitted").stdout
+    refused = work("eval", "fitted", "--text", "lines.jsonl", check=False)
+    assert refused.returncode == 2 and "tells the classes that its own texts have" in refused.stderr, refused.stderr
     texts = {line["line"]: line["kind"] for line in map(json.loads, (work.folder / "lines.jsonl").read_text().splitlines())}
     (batch,) = batches(work, work.folder / "fitted.yaml", 1)
     for tokens, length, label in zip(batch["tokens"], lengths_of(batch), batch["labels"]):
