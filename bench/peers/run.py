@@ -1,6 +1,6 @@
-"""Trains models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
+"""Trains models on emulated hosts (four of half a core), Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
 
-    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--stock-allocator] [--json]
+    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,zero-1] [--rounds 2] [--steps 7] [--hosts 4] [--cpu 0.5] [--batch 64] [--stock-allocator] [--json]
 
 VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
 its head to its embedding); its layers are split, as stages of six are made of halves more evenly (model.split_layers). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
@@ -11,7 +11,7 @@ rounding, in ResNet by per cents. It comes from the package index into .cache on
 fails has no figure, and its last words stand below the table. All ways have the allocator that Tessera has, jemalloc that keeps what is freed and lies
 in huge pages; with --stock-allocator PyTorch's and DeepSpeed's have the C library's, as who installs them has.
 
-All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
+All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the hosts reach together when
 each trains alone on its part of the batch and nothing is exchanged, just before and just after Tessera's turn. "Exposed": the share of a step, in Tessera's
 traces, in which a rank waits for a transfer and does not compute, predicted and measured. Needs root (tools/netlab).
 
@@ -37,7 +37,6 @@ from machine import processor  # noqa: E402
 from packages import beside_ours  # noqa: E402
 from turns import differs, name_of, take_turns  # noqa: E402
 
-HOSTS, CPU = 4, 0.5
 SKIPPED_STEPS = 2
 PROFILE_SECONDS = 60
 # Of each way what its runs are called, and what peer.py reads.
@@ -68,6 +67,8 @@ def section_of(model):
 class Bench:
     def __init__(self, arguments, folder, netlab):
         self.tessera, self.steps, self.folder, self.netlab = os.path.join(arguments.bin, "tessera"), arguments.steps, folder, netlab
+        self.hosts, self.cpu = arguments.hosts, arguments.cpu
+        self.samples = {model: arguments.batch or MODELS[model]["batch"] for model in MODELS}
         self.allocator = {"LD_PRELOAD": ""} if arguments.stock_allocator else {}
         self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
 
@@ -75,17 +76,17 @@ class Bench:
         return {"name": name, "model": section_of(model), "data": {"source": "synthetic"},
                 "train": {"steps": self.steps, "global_batch": batch, "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
                           "schedule": {"kind": "constant"}},
-                "cluster": {"lab": {"hosts": hosts, "gbit": gbit, "cpu": CPU}}, "parallel": parallel}
+                "cluster": {"lab": {"hosts": hosts, "gbit": gbit, "cpu": self.cpu}}, "parallel": parallel}
 
     def plan(self, model, gbit):
         """Paths of the job, its plan and the profile."""
         name = f"{model}-{gbit:g}"
-        job = self.job(name, model, gbit, MODELS[model]["batch"], HOSTS, "auto")
+        job = self.job(name, model, gbit, self.samples[model], self.hosts, "auto")
         profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, PROFILE_SECONDS, self.environment)
         return *planned(self.tessera, self.folder, name, job, self.environment, profile), profile
 
     def ours(self, job, plan, gbit, traces):
-        with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
+        with self.netlab.Lab(self.hosts, [gbit], [self.cpu] * self.hosts) as lab:
             seconds = train_on_hosts(lab, self.tessera, job, plan, self.folder / "run", self.steps, self.environment)
         steps = [ranks for _, ranks in sorted(steps_of(json.loads((self.folder / "run" / "trace.json").read_text())).items())]
         traces += [figures_of(ranks) for ranks in steps[-(self.steps - SKIPPED_STEPS):]]
@@ -93,17 +94,17 @@ class Bench:
 
     def alone(self, model):
         """The hosts' samples/s together."""
-        name, batch = f"{model}-alone", MODELS[model]["batch"] // HOSTS
+        name, batch = f"{model}-alone", self.samples[model] // self.hosts
         job, plan = planned(self.tessera, self.folder, name, self.job(name, model, 1, batch, 1, {"dp": 1, "tp": 1, "pp": 1}), self.environment)
-        with self.netlab.Lab(HOSTS, [0], [CPU] * HOSTS) as lab:
+        with self.netlab.Lab(self.hosts, [0], [self.cpu] * self.hosts) as lab:
             seconds = train_alone_on_hosts(lab, self.tessera, job, plan, self.folder / "alone", self.steps, self.environment)
         return sum(batch / statistics.median(of[SKIPPED_STEPS:]) for of in seconds)
 
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
-        path.write_text(json.dumps({**spec, **MODELS[model], "model": model, "steps": self.steps}))
+        path.write_text(json.dumps({**spec, **MODELS[model], "batch": self.samples[model], "model": model, "steps": self.steps}))
         environment = {"PYTHONPATH": str(deepspeed()), "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"} if spec["way"] in DEEPSPEED else {}
-        with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
+        with self.netlab.Lab(self.hosts, [gbit], [self.cpu] * self.hosts) as lab:
             # DeepSpeed logs to stdout, before the result.
             return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log", {**environment, **self.allocator}).splitlines()[-1])
 
@@ -125,7 +126,7 @@ class Bench:
                 runs[way, run] = lambda spec=spec: self.theirs(spec, model, gbit)
 
         def rate(results):
-            return MODELS[model]["batch"] / statistics.median(second for result in results for second in result["seconds"][SKIPPED_STEPS:])
+            return self.samples[model] / statistics.median(second for result in results for second in result["seconds"][SKIPPED_STEPS:])
 
         def end(turn, key, results):
             print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {name_of(key)}: {rate(results):.2f} samples/s", file=sys.stderr)
@@ -155,7 +156,7 @@ def number(value):
 
 
 def show(result, ways):
-    print(f"{result['machine']}; {HOSTS} hosts of {CPU} cores; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "; samples/s")
+    print(f"{result['machine']}; {result['hosts']} hosts of {result['cpu']:g} cores; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "; samples/s")
     print(f"{'Gbit/s':>6}  {'model':<10}{'Tessera':>9}" + "".join(f"{way:>9}" for way in ways) + (f"{'/ best':>9}{'/ mean':>9}" if ways else "")
           + f"{'alone':>9}{'of alone':>9}{'error':>8}{'exposed':>9}{'measured':>9}  plan")
     for cell in result["cells"]:
@@ -184,19 +185,24 @@ def main():
     parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS) + " (the last two are DeepSpeed's); '' for Tessera by itself")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--cpu", type=float, default=0.5, help="of a core, that each host has")
+    parser.add_argument("--batch", type=int, help="samples of a step, which the hosts divide; without it each model's own")
     parser.add_argument("--stock-allocator", action="store_true", help="the others allocate with the C library")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     for names, known in ((arguments.models, MODELS), (arguments.ways, WAYS)):
         if unknown := set(names) - set(known):
             parser.error(f"not known: {', '.join(unknown)}; there are {', '.join(known)}")
+    if odd := [model for model in arguments.models if (arguments.batch or MODELS[model]["batch"]) % arguments.hosts]:
+        parser.error(f"{arguments.hosts} hosts do not divide the batch of {', '.join(odd)}")
     netlab = netlab_or_exit()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(arguments, pathlib.Path(folder), netlab)
         cells = [bench.cell(model, gbit, arguments.ways, arguments.rounds) for gbit in arguments.gbit for model in arguments.models]
         version = subprocess.run([bench.tessera, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
     versions = {"tessera": version, "torch": importlib.metadata.version("torch"), **({"deepspeed": DEEPSPEED_VERSION} if set(arguments.ways) & set(DEEPSPEED) else {})}
-    result = {"machine": processor(), "versions": versions, "cells": cells}
+    result = {"machine": processor(), "hosts": arguments.hosts, "cpu": arguments.cpu, "versions": versions, "cells": cells}
     if arguments.json:
         print(json.dumps(result))
     else:

@@ -270,7 +270,16 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
   const auto [model_type, architecture] = class_of(model);
   const double theta = model.dims.at("rope_theta");
   Json rope = {{"rope_type", "default"}};
-  if (model.dims.contains("rope_factor"))
+  if (model.dims.contains("rope_beta_fast")) {
+    rope = {{"rope_type", "yarn"},
+            {"factor", model.dims.at("rope_factor")},
+            {"original_max_position_embeddings", model.dim("rope_original_seq")},
+            {"beta_fast", model.dims.at("rope_beta_fast")},
+            {"beta_slow", model.dims.at("rope_beta_slow")},
+            {"attention_factor", model.dims.at("rope_amplitude")},
+            {"truncate", model.dims.at("rope_whole_pairs") != 0}};
+    if (model.dims.contains("rope_mscale_all_dim")) rope["mscale_all_dim"] = model.dims.at("rope_mscale_all_dim");
+  } else if (model.dims.contains("rope_factor"))
     rope = {{"rope_type", "llama3"},
             {"factor", model.dims.at("rope_factor")},
             {"low_freq_factor", model.dims.at("rope_low_freq")},

@@ -86,10 +86,11 @@ std::unique_ptr<Dataset> open_dataset(const model::DataSpec& spec, const model::
 // Null where the samples are no sequences of a text.
 const TextDataset* as_text(const Dataset& dataset);
 
-// Labelled images (data/images). Fields: "images" f32 [channels, image, image] and "labels", a class from 0 on; of absent samples -1. With
-// mixup also "mixed_labels" and "mixed_weight" f32: the sample is (1 - weight) parts of its own image and label and `weight` parts of the
-// other's. Validation images come from the source's own, where it has such, else from a random part of all that is the same for all seeds.
-// Throws not_found (with the nearest name), invalid_config (no labels, an empty class, more classes than the model has), corrupt, io.
+// Labelled images (data/images). One that cannot be read is an error, or the next sample in its place (RecordSpec::on_error). Fields:
+// "images" f32 [channels, image, image] and "labels", a class from 0 on; of absent samples -1. With mixup also "mixed_labels" and
+// "mixed_weight" f32: the sample is (1 - weight) parts of its own image and label and `weight` parts of the other's. Validation images come
+// from the source's own, where it has such, else from a random part of all that is the same for all seeds. Throws not_found (with the
+// nearest name), invalid_config (no labels, an empty class, more classes than the model has), corrupt, io.
 std::unique_ptr<Dataset> open_images(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed);
 
 // Texts with a class each, DataSpec::records.field and .label of JSONL or Parquet. Fields: "tokens", seq whole numbers: a token that marks

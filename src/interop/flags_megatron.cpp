@@ -40,6 +40,7 @@ void add_gpt(Flags& flags, const model::BlockSpec& layer) {
 // Of Llama 3.1 to 3.3; only the factor can be said.
 void add_rope_scaling(Flags& flags, const model::BlockSpec& layer) {
   if (option(layer, "rope_factor") == 0) return;
+  if (option(layer, "rope_beta_fast") != 0) refuse({}, "its rotary positions are scaled by YaRN", "rope_type: llama3, or none");
   const std::pair<const char*, double> fixed[] = {{"rope_low_freq", 1}, {"rope_high_freq", 4}, {"rope_original_seq", 8192}};
   for (const auto& [key, value] : fixed)
     if (layer.real(key) != value)

@@ -332,8 +332,7 @@ void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& m
     check_lengths(node, data, model);
     return;
   }
-  refuse_text_keys(
-      node, {"sources", "field", "prompt", "answer", "label", "on_error", "separate_documents", "lengths", "tokenizer", "mask"}, "images");
+  refuse_text_keys(node, {"sources", "field", "prompt", "answer", "label", "separate_documents", "lengths", "tokenizer", "mask"}, "images");
   const std::size_t channels = static_cast<std::size_t>(model.dim("channels"));
   for (const auto* values : {&data.images.mean, &data.images.std})
     if (values->size() > 1 && values->size() != channels)

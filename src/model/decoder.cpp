@@ -33,7 +33,7 @@ std::vector<std::string> keys_of(const Family& family) {
   std::vector<std::string> keys = {"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "rope_theta", "norm_eps"};
   const auto add = [&](std::initializer_list<const char*> more) { keys.insert(keys.end(), more.begin(), more.end()); };
   if (family.latent)
-    add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim"});
+    add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim", "rope_scaling"});
   else
     add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window", "rope_scaling"});
   if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss", "capacity"});
@@ -43,19 +43,47 @@ std::vector<std::string> keys_of(const Family& family) {
   return with_run_keys(std::move(keys));
 }
 
+double finite(const ConfigNode& scaling, const char* key, double value, double least) {
+  if (!(value >= least) || std::isinf(value))
+    throw(scaling.has(key) ? scaling.at(key) : scaling).error(text(key, " is ", value), text("a number of at least ", least));
+  return value;
+}
+
+// What YaRN multiplies products of queries and keys by, for sequences that are `factor` times as long: its root (Peng et al. 2023, equation
+// 22), times `weight`.
+double yarn_magnitude(double factor, double weight) { return factor > 1 ? 0.1 * weight * std::log(factor) + 1 : 1; }
+
+// Of transformers' "yarn". DeepSeek's files weigh the magnitude of rotated parts (mscale) and of whole heads (mscale_all_dim).
+void read_yarn(const ConfigNode& scaling, bool latent, Dims& dims) {
+  scaling.allow_only({"rope_type", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale",
+                      "mscale_all_dim", "truncate"});
+  const auto number = [&](const char* key, double otherwise) { return finite(scaling, key, scaling.get(key, otherwise), 0); };
+  const double factor = dims["rope_factor"] = finite(scaling, "factor", scaling.at("factor").as_double(), 1);
+  dims["rope_original_seq"] = static_cast<double>(bounded(scaling.at("original_max_position_embeddings"), 1));
+  const double slow = dims["rope_beta_slow"] = finite(scaling, "beta_slow", scaling.get("beta_slow", 1.0), 1e-6);
+  const double fast = dims["rope_beta_fast"] = number("beta_fast", 32);
+  if (!(fast > slow))
+    throw(scaling.has("beta_fast") ? scaling.at("beta_fast") : scaling)
+        .error(text("beta_fast is ", fast), text("a number above beta_slow, ", slow));
+  dims["rope_whole_pairs"] = scaling.get("truncate", true) ? 1 : 0;
+  const double weight = number("mscale", 0), of_all = number("mscale_all_dim", 0);
+  const bool both = weight != 0 && of_all != 0;
+  const double inferred = both ? yarn_magnitude(factor, weight) / yarn_magnitude(factor, of_all) : yarn_magnitude(factor, 1);
+  dims["rope_amplitude"] = number("attention_factor", inferred);
+  if (!latent || of_all == 0) return;
+  dims["rope_score_scale"] = yarn_magnitude(factor, of_all) * yarn_magnitude(factor, of_all);
+  dims["rope_mscale_all_dim"] = of_all;
+}
+
 // As config.json says it, so that it can be copied from there.
 void read_rope_scaling(const Settings& settings, Dims& dims) {
   const auto scaling = settings.find("rope_scaling");
   if (!scaling || scaling->is_null()) return;
+  const bool latent = dims.contains("kv_lora");
+  if (scaling->at("rope_type").as_choice({"llama3", "yarn"}) == "yarn") return read_yarn(*scaling, latent, dims);
   scaling->allow_only({"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-  scaling->at("rope_type").as_choice({"llama3"});
-  const auto at_least = [&](const char* key, double value, double least) {
-    if (!(value >= least) || std::isinf(value))
-      throw(scaling->has(key) ? scaling->at(key) : *scaling).error(text(key, " is ", value), text("a number of at least ", least));
-    return value;
-  };
-  dims["rope_factor"] = at_least("factor", scaling->at("factor").as_double(), 1);
-  const double low = at_least("low_freq_factor", scaling->get("low_freq_factor", 1.0), 1e-6);
+  dims["rope_factor"] = finite(*scaling, "factor", scaling->at("factor").as_double(), 1);
+  const double low = finite(*scaling, "low_freq_factor", scaling->get("low_freq_factor", 1.0), 1e-6);
   const double high = scaling->get("high_freq_factor", 4.0);
   if (!(high > low) || std::isinf(high))
     throw(scaling->has("high_freq_factor") ? scaling->at("high_freq_factor") : *scaling)
@@ -89,6 +117,7 @@ void read_latent_attention(const Settings& settings, Dims& dims) {
     throw settings.at("v_dim").error(text("found ", settings.count("v_dim")), "at most nope_dim + rope_dim");
   dims["kv_heads"] = dims["heads"];
   dims["head_dim"] = dims["nope_dim"] + dims["rope_dim"];
+  read_rope_scaling(settings, dims);
 }
 
 // How experts are chosen, where that is not by their shares in a softmax alone.

@@ -85,6 +85,22 @@ void refuse_partial_rotation(const ConfigNode& in) {
     throw part->error("the rotary embedding turns only a part of each head", "1.0");
 }
 
+// What a file leaves out or says as null transformers infers as written here.
+void write_yarn(Import& to, const ConfigNode& scaling) {
+  const auto said = [&](const char* key) {
+    const auto found = scaling.find(key);
+    return found && !found->is_null() ? std::optional(found->as_double()) : std::nullopt;
+  };
+  const double longest = static_cast<double>(to.count("max_position_embeddings", 2048));
+  const double original = said("original_max_position_embeddings").value_or(longest);
+  std::string keys = text("{rope_type: yarn, factor: ", shortest(said("factor").value_or(longest / original)),
+                          ", original_max_position_embeddings: ", static_cast<std::int64_t>(original));
+  for (const char* key : {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"})
+    if (const auto value = said(key)) keys += text(", ", key, ": ", shortest(*value));
+  if (!scaling.get("truncate", true)) keys += ", truncate: false";
+  to.write("rope_scaling", keys + "}");
+}
+
 // Older files have rope_theta and rope_scaling, newer ones rope_parameters.
 void write_rotary(Import& to, double fallback) {
   double theta = to.real("rope_theta", fallback);
@@ -110,8 +126,9 @@ void write_rotary(Import& to, double fallback) {
                                   scaling->get("original_max_position_embeddings", to.count("max_position_embeddings", 2048)), "}"));
     return;
   }
+  if (kind->as_string() == "yarn") return write_yarn(to, *scaling);
   if (to.is_computed())
-    throw kind->error("rotary positions scaled by '" + kind->as_string() + "' are not computed here", "default or llama3");
+    throw kind->error("rotary positions scaled by '" + kind->as_string() + "' are not computed here", "default, llama3 or yarn");
   log::warning(text(kind->where().file, ": the rotary embedding's scaling (", kind->as_string(),
                     ") is left out; plans do not depend on it, but what is trained does"));
 }

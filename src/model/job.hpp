@@ -37,7 +37,7 @@ struct RecordSpec {
   std::string prompt;
   std::string answer;
   std::string label;                 // the key of a text's class, for models that tell classes of texts; empty: texts have none
-  OnError on_error = OnError::stop;  // at a record that cannot be read
+  OnError on_error = OnError::stop;  // at a record, or an image, that cannot be read
 
   bool has_prompts() const { return !answer.empty(); }
   // Of plain text there are no records.

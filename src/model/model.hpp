@@ -76,7 +76,8 @@ struct BlockSpec {
   std::string kind;
   std::string name;  // "embed", "layers.{}", "head"
   // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"; where a model has them, "qkv_bias",
-  // "qk_norm", "window", and of scaled rotary positions "rope_factor", "rope_low_freq", "rope_high_freq", "rope_original_seq".
+  // "qk_norm", "window", and of scaled rotary positions "rope_factor", "rope_original_seq", and "rope_low_freq", "rope_high_freq" or,
+  // by YaRN, "rope_beta_slow", "rope_beta_fast", "rope_whole_pairs", "rope_amplitude", "rope_score_scale", "rope_mscale_all_dim".
   std::map<std::string, double> dims;
   std::vector<ParameterSpec> parameters;
   std::vector<TensorSpec> inputs;

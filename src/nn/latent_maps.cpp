@@ -24,6 +24,7 @@ class LatentMaps final : public AttentionMaps {
         rope_(spec.dim("rope_dim")),
         v_dim_(spec.dim("v_dim")),
         of_low_rank_(has(spec, "q_lora")),
+        score_scale_(spec.dims.contains("rope_score_scale") ? spec.real("rope_score_scale") : 1),
         rotation_(spec, rope_, placement.device) {}
 
   void bind(ParameterRow& parameters) override {
@@ -95,6 +96,7 @@ class LatentMaps final : public AttentionMaps {
     const auto norm = [&](const at::Tensor& in) { return at::rms_norm(in, in.sizes().slice(1), *next++, kNormEpsilon); };
     at::Tensor queries = linear(x);
     if (of_low_rank_) queries = linear(norm(queries));
+    if (score_scale_ != 1) queries = queries * score_scale_;
     queries = queries.view({rows.count(), heads_, nope_ + rope_});
     const at::Tensor low = linear(x);
     const at::Tensor keys_values = linear(norm(low.narrow(1, 0, rank_))).view({rows.count(), heads_, nope_ + v_dim_});
@@ -125,7 +127,8 @@ class LatentMaps final : public AttentionMaps {
   }
 
   std::int64_t heads_, rank_, nope_, rope_, v_dim_;
-  bool of_low_rank_;  // queries
+  bool of_low_rank_;    // queries
+  double score_scale_;  // of products of queries and keys, beside that by their width
   Rotation rotation_;
   std::span<const Parameter> parameters_;
 };

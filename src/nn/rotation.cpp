@@ -1,5 +1,6 @@
 #include "nn/rotation.hpp"
 
+#include "nn/parameter_row.hpp"
 #include "nn/sequence.hpp"
 
 namespace tessera::nn {
@@ -7,6 +8,15 @@ namespace {
 
 kernels::RopeFrequencies frequencies_of(const model::BlockSpec& spec) {
   if (!spec.dims.contains("rope_factor")) return {.theta = spec.real("rope_theta")};
+  if (spec.dims.contains("rope_beta_fast"))
+    return {.theta = spec.real("rope_theta"),
+            .factor = spec.real("rope_factor"),
+            .original_seq = spec.real("rope_original_seq"),
+            .yarn = true,
+            .beta_fast = spec.real("rope_beta_fast"),
+            .beta_slow = spec.real("rope_beta_slow"),
+            .whole_pairs = has(spec, "rope_whole_pairs"),
+            .amplitude = spec.real("rope_amplitude")};
   return {spec.real("rope_theta"), spec.real("rope_factor"), spec.real("rope_low_freq"), spec.real("rope_high_freq"),
           spec.real("rope_original_seq")};
 }

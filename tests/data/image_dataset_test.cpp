@@ -180,6 +180,28 @@ TEST(Images, OfASourceWithAValidationSetAreNotSplit) {
   EXPECT_EQ(validated(*dataset, 1).label, 3);
 }
 
+TEST(Images, ThatCannotBeReadAreReplacedByTheNextWhereTheJobSaysSo) {
+  const TemporaryFolder folder;
+  for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"})
+    folder.write(name, png_of(plain(4, 4, {static_cast<std::uint8_t>(name[0] == 'c' ? 10 : 200)})));
+  folder.write("cat/2.png", "no image");
+  model::DataSpec spec = image_spec(folder.path());
+  spec.train_fraction = 1;
+  const auto labels = [&] {
+    const auto dataset = open_images(spec, image_model(1, 4, 2), 1);
+    std::vector<std::int32_t> out;
+    for (std::int64_t sample = 0; sample < 4; ++sample) {
+      const Shown one = shown(*dataset, sample, 0);
+      EXPECT_EQ(one.image.front() < 0.5F, one.label == 0);
+      out.push_back(one.label);
+    }
+    return out;
+  };
+  EXPECT_THROW(labels(), Error);
+  spec.records.on_error = model::OnError::skip;
+  EXPECT_THAT(labels(), testing::ElementsAre(0, 1, 1, 1));
+}
+
 TEST(Images, NeedAsManyClassesInTheModel) {
   const TemporaryFolder folder;
   const auto root = counted_images(folder, 20);

@@ -421,7 +421,7 @@ TEST(Import, ReadsScaledRotaryPositionsAndWindowsAsTransformersDoes) {
     EXPECT_EQ(model.dim("rope_factor"), 32) << json;
     EXPECT_EQ(model.dim("rope_original_seq"), 8192) << json;
   }
-  EXPECT_FALSE(read(R"("model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 4.0})").dims.contains("rope_factor"));
+  EXPECT_FALSE(read(R"("model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0})").dims.contains("rope_factor"));
   const auto window = [&](const std::string& json) {
     const ModelSpec model = read(json);
     return model.dims.contains("window") ? model.dim("window") : 0;

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
+#include <cmath>
 #include <set>
 
 #include "base/expect_error.hpp"
@@ -106,13 +107,35 @@ TEST(Llama, ReadsScaledRotaryPositionsAsConfigJsonHasThem) {
                                      .fingerprint());
   EXPECT_FALSE(model_of(base + "null}").dims.contains("rope_factor"));
   const auto said = [&](const std::string& scaling) { return std::string(refused(base + scaling + "}").what()); };
-  EXPECT_THAT(said("{rope_type: yarn, factor: 8}"), HasSubstr("llama3"));
+  EXPECT_THAT(said("{rope_type: linear, factor: 8}"), HasSubstr("llama3"));
   EXPECT_THAT(said("{rope_type: llama3, factor: 8}"), HasSubstr("'original_max_position_embeddings' is missing"));
   EXPECT_THAT(said("{rope_type: llama3, factor: 0.5, original_max_position_embeddings: 64}"), HasSubstr("factor is 0.5"));
   EXPECT_THAT(said("{rope_type: llama3, factor: .nan, original_max_position_embeddings: 64}"), HasSubstr("factor"));
   EXPECT_THAT(said("{rope_type: llama3, factor: 8, high_freq_factor: 1, original_max_position_embeddings: 64}"),
               HasSubstr("above low_freq_factor, 1"));
   EXPECT_THAT(said("{rope_type: llama3, faktor: 8, original_max_position_embeddings: 64}"), HasSubstr("did you mean 'factor'?"));
+}
+
+TEST(Llama, ReadsRotaryPositionsScaledByYarn) {
+  const std::string base = "{arch: llama, hidden: 16, layers: 2, heads: 4, ffn: 24, seq: 8, vocab: 300, rope_scaling: ";
+  const std::string yarn = "{rope_type: yarn, factor: 4, original_max_position_embeddings: 64";
+  const ModelSpec model = model_of(base + yarn + "}}");
+  const BlockSpec& layer = model.repeats[1].block;
+  EXPECT_EQ(layer.real("rope_factor"), 4);
+  EXPECT_EQ(layer.real("rope_beta_fast"), 32);
+  EXPECT_EQ(layer.real("rope_beta_slow"), 1);
+  EXPECT_EQ(layer.real("rope_whole_pairs"), 1);
+  EXPECT_DOUBLE_EQ(layer.real("rope_amplitude"), 0.1 * std::log(4) + 1);
+  EXPECT_FALSE(layer.dims.contains("rope_score_scale"));
+  const auto amplitude = [&](const std::string& more) {
+    return model_of(base + yarn + more + "}}").repeats[1].block.real("rope_amplitude");
+  };
+  EXPECT_EQ(amplitude(", attention_factor: 1.5"), 1.5);
+  EXPECT_EQ(amplitude(", mscale: 0.7, mscale_all_dim: 0.7"), 1);
+  const auto said = [&](const std::string& more) { return std::string(refused(base + yarn + more + "}}").what()); };
+  EXPECT_THAT(said(", beta_fast: 1"), HasSubstr("above beta_slow, 1"));
+  EXPECT_THAT(said(", low_freq_factor: 1"), HasSubstr("low_freq_factor"));
+  EXPECT_THAT(said(", attention_factor: -1"), HasSubstr("attention_factor is -1"));
 }
 
 // So that one product makes queries, keys and values, with biases as without.

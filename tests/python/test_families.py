@@ -19,6 +19,7 @@ COMMON = dict(vocab_size=VOCAB, hidden_size=96, intermediate_size=160, num_hidde
               max_position_embeddings=SEQ, bos_token_id=None, eos_token_id=0)
 SCALED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 WIDTHS = "hidden: 96, layers: 2, heads: 6, kv_heads: 2, seq: 64, vocab: 512, norm_eps: 1e-6"
 SHAPE = "arch: llama, ffn: 160, " + WIDTHS
 LATENT = dict({**COMMON, "num_key_value_heads": 6}, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20, moe_intermediate_size=56,
@@ -32,6 +33,8 @@ FAMILIES = {
     "mistral": (MistralConfig(**COMMON, sliding_window=20), SHAPE + ", window: 20"),
     "qwen2": (Qwen2Config(**COMMON, tie_word_embeddings=True), SHAPE + ", qkv_bias: true, tied: true"),
     "qwen2_window": (Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=11, max_window_layers=0), SHAPE + ", qkv_bias: true, window: 11"),
+    "qwen2_yarn": (Qwen2Config(**COMMON, rope_parameters={**YARN, "beta_fast": 16.0, "truncate": False}),
+                   SHAPE + ", qkv_bias: true, rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 16, beta_fast: 16, truncate: false}"),
     "qwen3": (Qwen3Config(**COMMON, head_dim=24), SHAPE + ", head_dim: 24, qk_norm: true"),
     "mixtral": (MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-6, rope_theta=1e4),
                 "arch: mixtral, ffn: 160, experts: 4, experts_per_token: 2, " + WIDTHS),
@@ -42,6 +45,10 @@ FAMILIES = {
                   "arch: qwen_moe, ffn: 160, expert_ffn: 56, experts: 6, experts_per_token: 3, dense_layers: 1, head_dim: 24, qk_norm: true, " + WIDTHS),
     "deepseek_v2": (DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, n_shared_experts=1, routed_scaling_factor=1.5),
                     LATENT_SHAPE + ", shared_ffn: 56, experts: 6, norm_topk: false, routed_scale: 1.5"),
+    "deepseek_v2_yarn": (DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, n_shared_experts=1,
+                                          rope_parameters={**YARN, "mscale": 0.707, "mscale_all_dim": 1.4}),
+                         LATENT_SHAPE + ", shared_ffn: 56, experts: 6, norm_topk: false, rope_scaling: {rope_type: yarn, factor: 4, "
+                         "original_max_position_embeddings: 16, mscale: 0.707, mscale_all_dim: 1.4}"),
     "deepseek_v3": (DeepseekV3Config(**LATENT, q_lora_rank=32, n_routed_experts=8, n_shared_experts=2, n_group=4, topk_group=2, num_mtp_layers=0),
                     LATENT_SHAPE + ", q_lora: 32, shared_ffn: 112, experts: 8, scoring: sigmoid, score_bias: true, expert_groups: 4, top_groups: 2, "
                     "routed_scale: 2.5"),
@@ -229,7 +236,7 @@ def test_transformers_loads_an_export_as_its_own_kind_with_the_same_logits(share
 
 
 REFUSED = {
-    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rotary positions scaled by 'yarn'", "default or llama3"]),
+    "dynamic": ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, ["rotary positions scaled by 'dynamic'", "default, llama3 or yarn"]),
     "partial": ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ["only a part of each head"]),
     "layers": ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, ["1 of 2 layers look back"]),
     "listed": ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, ["1 of 2 layers look back"]),

@@ -1,7 +1,11 @@
+#include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "base/log.hpp"
 #include "data/dataset.hpp"
 #include "data/images/image_source.hpp"
 #include "data/images/transform.hpp"
@@ -57,7 +61,13 @@ void check_classes(const ImageSource& source, std::int64_t classes, const Where&
 class ImageDataset final : public Dataset {
  public:
   ImageDataset(const model::DataSpec& spec, const ImageShape& shape, std::int64_t classes, std::uint64_t seed, ImageSets sets)
-      : spec_(spec.images), where_(spec.where), shape_(shape), seed_(seed), synthetic_(spec.synthetic), sets_(std::move(sets)) {
+      : spec_(spec.images),
+        on_error_(spec.records.on_error),
+        where_(spec.where),
+        shape_(shape),
+        seed_(seed),
+        synthetic_(spec.synthetic),
+        sets_(std::move(sets)) {
     notes_ = std::move(sets_.notes);
     check_classes(*sets_.train, classes, where_);
     if (sets_.validation) check_classes(*sets_.validation, classes, where_);
@@ -119,16 +129,14 @@ class ImageDataset final : public Dataset {
     ensure(draw.sample >= 0 && draw.sample < train_, text("sample ", draw.sample, " of ", train_));
     const std::span<float> image = std::get<std::span<float>>(rows.at(0));
     Random random(seed_of(seed_, static_cast<std::uint64_t>(draw.epoch), static_cast<std::uint64_t>(draw.sample), 0x696D6167));
-    read(draw.sample, random, image);
-    const std::int32_t label = label_of(draw.sample);
+    const std::int32_t label = read(draw.sample, random, image);
     std::int32_t other = label;
     float weight = 0;
     if (spec_.mixup > 0) {
       weight = static_cast<float>(1 - draw_beta(spec_.mixup, random));
       const auto partner = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(train_)));
-      other = label_of(partner);
       std::vector<float> mixed(image.size());
-      read(partner, random, mixed);
+      other = read(partner, random, mixed);
       for (std::size_t i = 0; i < mixed.size(); ++i) image[i] += weight * (mixed[i] - image[i]);
     }
     put_labels(label, other, weight, rows);
@@ -137,8 +145,9 @@ class ImageDataset final : public Dataset {
   void fill_validation(std::int64_t index, const std::vector<Row>& rows) const override {
     ensure(index >= 0 && index < validation_, text("sample ", index, " of ", validation_));
     const ImageSource& source = sets_.validation ? *sets_.validation : *sets_.train;
-    const std::int64_t at = sets_.validation ? index : place_of(train_ + index);
-    transform(source.read(at), spec_, shape_, source.name(at), std::get<std::span<float>>(rows.at(0)));
+    const auto [image, at] = first_readable(source, index, validation_,
+                                            [&](std::int64_t sample) { return sets_.validation ? sample : place_of(train_ + sample); });
+    transform(image, spec_, shape_, source.name(at), std::get<std::span<float>>(rows.at(0)));
     put_labels(source.label(at), source.label(at), 0, rows);
   }
 
@@ -147,10 +156,27 @@ class ImageDataset final : public Dataset {
   std::int64_t place_of(std::int64_t index) const {
     return split_ ? static_cast<std::int64_t>(split_->at(static_cast<std::uint64_t>(index))) : index;
   }
-  std::int32_t label_of(std::int64_t sample) const { return sets_.train->label(place_of(sample)); }
-  void read(std::int64_t sample, Random& random, std::span<float> out) const {
-    const std::int64_t place = place_of(sample);
-    transform(sets_.train->read(place), spec_, shape_, random, sets_.train->name(place), out);
+  // An image that cannot be read is replaced by the next sample that can, where the job says so. Returns the image and its place.
+  template <typename PlaceOf>
+  std::pair<Image, std::int64_t> first_readable(const ImageSource& source, std::int64_t sample, std::int64_t samples,
+                                                const PlaceOf& place_of) const {
+    for (std::int64_t tried = 0;; ++tried) {
+      const std::int64_t place = place_of((sample + tried) % samples);
+      try {
+        return {source.read(place), place};
+      } catch (const Error& error) {
+        if (on_error_ == model::OnError::stop || error.code() != ErrorCode::corrupt || tried + 1 == samples) throw;
+        const std::lock_guard lock(mutex_);
+        if (replaced_.insert(source.name(place)).second)
+          log::warning(text(source.name(place), " cannot be read, and the next sample stands in its place (data.on_error: skip)"));
+      }
+    }
+  }
+  // A training image; returns its label.
+  std::int32_t read(std::int64_t sample, Random& random, std::span<float> out) const {
+    const auto [image, place] = first_readable(*sets_.train, sample, train_, [&](std::int64_t one) { return place_of(one); });
+    transform(image, spec_, shape_, random, sets_.train->name(place), out);
+    return sets_.train->label(place);
   }
   static void put_labels(std::int32_t label, std::int32_t other, float weight, const std::vector<Row>& rows) {
     if (rows.size() > 1) std::get<std::span<std::int32_t>>(rows[1])[0] = label;
@@ -159,6 +185,7 @@ class ImageDataset final : public Dataset {
   }
 
   model::ImageSpec spec_;
+  model::OnError on_error_;
   Where where_;
   ImageShape shape_;
   std::uint64_t seed_;
@@ -168,6 +195,8 @@ class ImageDataset final : public Dataset {
   std::int64_t validation_ = 0;
   std::optional<Permutation> split_;
   std::optional<Mixture> order_;
+  mutable std::mutex mutex_;  // guards `replaced_`: images that could not be read
+  mutable std::set<std::string> replaced_;
 };
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "nn/kernels/aten/kernels.hpp"
 #include "nn/kernels/cuda/kernels.hpp"
@@ -49,6 +51,22 @@ float scaled(float frequency, const RopeFrequencies& f) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
+// Where between the first and the last pair the line of YaRN begins and ends.
+std::pair<double, double> ramp_of(const RopeFrequencies& f, std::int64_t head_dim) {
+  const double dim = static_cast<double>(head_dim);
+  const auto pair_that_turns = [&](double times) {
+    return dim * std::log(f.original_seq / (times * 2 * std::numbers::pi)) / (2 * std::log(f.theta));
+  };
+  double low = pair_that_turns(f.beta_fast), high = pair_that_turns(f.beta_slow);
+  if (f.whole_pairs) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  return {low, low == high ? high + 0.001 : high};
+}
+
 }  // namespace
 
 at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies, at::Device device) {
@@ -56,14 +74,20 @@ at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeF
   at::Tensor table = at::empty({2, positions, half}, at::kFloat);
   float* cosine = data<float>(table);
   float* sine = cosine + positions * half;
+  const auto [low, high] = frequencies.yarn ? ramp_of(frequencies, head_dim) : std::pair(0.0, 1.0);
+  const auto scaled_pair = [&, low = low, high = high](std::int64_t i, float frequency) {
+    if (!frequencies.yarn) return scaled(frequency, frequencies);
+    const auto share = static_cast<float>(std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0));
+    return frequency / static_cast<float>(frequencies.factor) * share + frequency * (1.0f - share);
+  };
   for (std::int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    const float frequency = scaled(1.0f / std::pow(static_cast<float>(frequencies.theta), exponent), frequencies);
+    const float frequency = scaled_pair(i, 1.0f / std::pow(static_cast<float>(frequencies.theta), exponent));
     for (std::int64_t p = 0; p < positions; ++p) {
       // The angle is rounded to f32 as the reference does; its cosine is then exact.
       const double angle = static_cast<double>(static_cast<float>(p) * frequency);
-      cosine[p * half + i] = static_cast<float>(std::cos(angle));
-      sine[p * half + i] = static_cast<float>(std::sin(angle));
+      cosine[p * half + i] = static_cast<float>(frequencies.amplitude * std::cos(angle));
+      sine[p * half + i] = static_cast<float>(frequencies.amplitude * std::sin(angle));
     }
   }
   return table.to(device);
