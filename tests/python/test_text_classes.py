@@ -108,13 +108,18 @@ def test_losses_and_weights_are_those_of_transformers_under_every_plan(work, ste
     plan = {key: value for key, value in parallel.items() if key != "split"}
     split = ["--set", "model.split_layers=true"] if "split" in parallel else []
     work("train", work.write(f"{name}.yaml", job(name, plan, init="theirs-hf")), "--no-measure", *split)
-    assert [line["loss"] for line in work.metrics(name)] == pytest.approx(losses, rel=1e-4)
+    ours = [line["loss"] for line in work.metrics(name)]
+    assert ours == pytest.approx(losses, rel=1e-4)
     work("export", name, "--to", "hf", f"{name}-hf")
     weights = load_file(work.folder / f"{name}-hf" / "model.safetensors")
     assert set(weights) == set(after)
+    worst = 0
     for parameter, values in after.items():
-        moved = (values - before[parameter]).norm().item()
-        assert (weights[parameter] - values).norm().item() < 1e-3 * moved + 1e-5, parameter
+        moved, off = (values - before[parameter]).norm().item(), (weights[parameter] - values).norm().item()
+        assert off < 1e-3 * moved + 1e-5, parameter
+        # Biases of keys change no share of attention, and do not move.
+        worst = max(worst, off / moved) if moved > 1e-4 else worst
+    print(f"{name}: losses {max(abs(one / other - 1) for one, other in zip(ours, losses)):.1e} off at most, weights {worst:.1e} of what they moved")
 
 
 def test_logits_are_transformers_and_an_export_is_loaded(work):
