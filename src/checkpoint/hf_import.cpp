@@ -152,17 +152,12 @@ std::vector<std::string> import_hf_weights(const std::filesystem::path& dir, con
   std::string yaml = model::hugging_face_yaml(config, model::ImportFor::computing, model.dim("seq"));
   // What a decoder has room for is no matter of its weights.
   if (model::predicts_masked_spans(model)) yaml.insert(yaml.size() - 1, text(", decoder_seq: ", model.dim("decoder_seq")));
-  model::ModelSpec theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
   // The same parameters stand in other blocks.
-  if (std::ranges::any_of(model.repeats, [](const model::Repeat& repeat) { return repeat.block.kind == "attention_sublayer"; })) {
+  if (std::ranges::any_of(model.repeats, [](const model::Repeat& repeat) { return repeat.block.kind == "attention_sublayer"; }))
     yaml.insert(yaml.size() - 1, ", split_layers: true");
-    theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
-  }
-  const bool other_task = model::classifies_text(model) && model::predicts_masked_tokens(theirs);
-  if (other_task) {
-    yaml.insert(yaml.size() - 1, text(", head: classification, classes: ", model.dim("classes")));
-    theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
-  }
+  const bool other_task = model::classifies_text(model) && yaml.find("head: classification") == std::string::npos;
+  if (other_task) yaml.insert(yaml.size() - 1, text(", head: classification, classes: ", model.dim("classes")));
+  const model::ModelSpec theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
   if (theirs.fingerprint() != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the folder is of another model than the train.yaml", {config.string(), 0, 0, -1, {}},
                 "the model section of the train.yaml", text("model: {hf: ", dir.string(), ", seq: ", model.dim("seq"), "} is this model"));

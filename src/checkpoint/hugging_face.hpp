@@ -36,8 +36,7 @@ void import_hf(const std::filesystem::path& dir, const std::filesystem::path& ru
 
 // Writes the checkpoint of step 0 to `checkpoints`, with the weights of such a folder and no optimizer state, for a run of `model` that
 // starts from them. A head that tells classes begins anew, from `seed`, where the folder's model has none: returns the names of such
-// parameters. Throws as import_hf does, and
-// invalid_config where the folder is of another model.
+// parameters. Throws as import_hf does, and invalid_config where the folder is of another model.
 std::vector<std::string> import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, std::uint64_t seed,
                                            const std::filesystem::path& checkpoints);
 

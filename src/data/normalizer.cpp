@@ -95,7 +95,7 @@ class BertNormalizer final : public Normalizer {
         cleans_ || spaces_ideographs_ ? mapped(text, [this](UChar32 one, icu::UnicodeString& to) { clean(one, to); }) : std::string(text);
     if (decomposed_)
       out = mapped(decomposed_->apply(out), [](UChar32 one, icu::UnicodeString& to) {
-        if (!bert_category("Mn").contains(one)) to.append(one);
+        if (!characters_of(BertCategory::mark).contains(one)) to.append(one);
       });
     if (lower_) out = mapped(out, [](UChar32 one, icu::UnicodeString& to) { to.append(lower(one)); });
     return out;
@@ -114,7 +114,8 @@ class BertNormalizer final : public Normalizer {
   }
   void clean(UChar32 one, icu::UnicodeString& to) const {
     if (cleans_) {
-      if (one == 0 || one == 0xFFFD || (bert_category("C").contains(one) && one != '\t' && one != '\n' && one != '\r')) return;
+      if (one == 0 || one == 0xFFFD || (characters_of(BertCategory::control).contains(one) && one != '\t' && one != '\n' && one != '\r'))
+        return;
       if (u_isUWhiteSpace(one)) one = ' ';
     }
     const bool ideograph = spaces_ideographs_ && is_ideograph(one);
@@ -148,7 +149,7 @@ class NormalizerSequence final : public Normalizer {
 
 }  // namespace
 
-const icu::UnicodeSet& bert_category(const char* category) {
+const icu::UnicodeSet& characters_of(BertCategory category) {
   const auto made = [](const icu::UnicodeString& pattern) {
     UErrorCode status = U_ZERO_ERROR;
     auto set = std::make_unique<icu::UnicodeSet>(pattern, status);
@@ -160,7 +161,7 @@ const icu::UnicodeSet& bert_category(const char* category) {
   static const auto controls = made(u"[[:Cc:][:Cf:][:Co:]&[:age=8.0:]]"),
                     marks = made(u"[[[:Mn:]&[:age=8.0:]][\\u1734]-[\\u1885\\u1886\\uA9BD\\U000111C9]]"),
                     punctuation = made(u"[[[:P:]&[:age=8.0:]][\\u166D\\U000111C9]]");
-  return *category == 'C' ? *controls : *category == 'M' ? *marks : *punctuation;
+  return category == BertCategory::control ? *controls : category == BertCategory::mark ? *marks : *punctuation;
 }
 
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& description, const std::string& file) {

@@ -22,8 +22,8 @@ class Normalizer {
 // Throws invalid_config for any other type, with its name; `file` is for messages.
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& description, const std::string& file);
 
-// All characters of a general category ("P": punctuation) as BERT's tokenizers know them: as of Unicode 8, as the `tokenizers` package
-// has it for them.
-const icu::UnicodeSet& bert_category(const char* category);
+// Characters as BERT's tokenizers tell them apart: by their categories in Unicode 8, as the `tokenizers` package does for them.
+enum class BertCategory { control, mark, punctuation };
+const icu::UnicodeSet& characters_of(BertCategory category);
 
 }  // namespace tessera::data

@@ -18,7 +18,7 @@ struct Part {
 
 // What BERT's tokenizers cut words at, and every other sign of ASCII.
 std::string punctuation_pattern() {
-  const icu::UnicodeSet& set = bert_category("P");
+  const icu::UnicodeSet& set = characters_of(BertCategory::punctuation);
   std::ostringstream pattern;
   pattern << R"([!-/:-@\[-`{-~)" << std::hex;
   for (std::int32_t range = 0; range < set.getRangeCount(); ++range)

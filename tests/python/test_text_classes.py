@@ -7,8 +7,10 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification
 
+import test_bert
 from conftest import SHAKESPEARE
 
 VOCAB, SEQ, CLASSES, STEPS, RATE = 512, 32, 3, 5, 0.05
@@ -19,13 +21,7 @@ MODEL = {"arch": "bert", "hidden": 48, "ffn": 96, "layers": 2, "heads": 4, "voca
 
 
 def model_of(kind=BertForSequenceClassification):
-    """A model all of whose parameters matter: biases are not zero, norms are not one."""
-    torch.manual_seed(3)
-    model = kind(CONFIG).float().eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.1)
-    return model
+    return test_bert.model_of(kind, CONFIG)
 
 
 def ends_in(line):
@@ -160,6 +156,25 @@ def test_a_masked_language_model_is_fitted_and_its_accuracy_is_told(work):
     # With the model's texts and tokenizer it goes on.
     work("train", work.folder / "fitted.yaml", "--no-measure", "--resume", "--set", "train.steps=62")
     assert len(work.metrics("fitted")) == 62
+
+
+def test_a_folder_as_bert_is_published_is_fitted_with_its_own_tokenizer(work):
+    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces.normalizer, pieces.pre_tokenizer, pieces.decoder = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces.train_from_iterator([SHAKESPEARE.read_text()[:100_000]], trainers.WordPieceTrainer(vocab_size=VOCAB, special_tokens=special, show_progress=False))
+    model_of(BertForPreTraining).save_pretrained(work.folder / "published")
+    pieces.save(str(work.folder / "published" / "tokenizer.json"))
+    published = job("published-run", {"dp": 1}, 2, init="published")
+    published["model"] = {"hf": "published", "seq": SEQ, "head": "classification", "classes": CLASSES}
+    published["data"]["tokenizer"] = {"kind": "hf", "file": "published/tokenizer.json"}
+    yaml = work.write("published.yaml", published)
+    said = work("train", yaml, "--no-measure").stderr
+    # What it knows of pairs of sentences begins with its pooler.
+    assert "classifier.weight, classifier.bias begin with initial weights" in said and "pooler" not in said, said
+    (batch,) = batches(work, yaml, 1)
+    for tokens, length in zip(batch["tokens"], lengths_of(batch)):
+        assert tokens[0] == 2 and tokens[length - 1] == 3 and set(tokens[length:]) <= {0} and not {0, 2, 3} & set(tokens[1:length - 1])
 
 
 def test_a_plan_is_measured_and_chosen(work):
