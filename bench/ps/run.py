@@ -1,6 +1,6 @@
 """Measures parameter servers: a table alone beside a plain one, embeddings of PyTorch and FBGEMM in one process, and one server with one worker beside PaddlePaddle's.
 
-    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,paddle,load,growth] [--json]
+    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,paddle,load,growth,tier,move] [--json]
 
 Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones of 64 x 26: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU
 time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
@@ -10,7 +10,7 @@ Paddle sends each push at once and by itself. Its rows are inserted by pushes, a
 
 `load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
 the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root). With `service` beside it, what a trillion parameters would take follows from both (scale.py).
-`tier` gives a table memory for a quarter of its rows; tessera_bench_ps_tier --billion makes a billion of them.
+`move` takes a table from two servers to three while a worker trains it. `tier` gives a table memory for a quarter of its rows; tessera_bench_ps_tier --billion makes a billion of them.
 """
 import argparse
 import contextlib
@@ -36,7 +36,7 @@ from scale import scale, show_scale  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier"]
+PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier", "move"]
 PADDLE = "2.6.2"
 FBGEMM = "1.8.0"  # the release for the torch that setup installs
 TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
@@ -152,6 +152,23 @@ def load(arguments):
     return there
 
 
+def move(arguments):
+    """A table that goes from two servers to three beside steps; medians over the rounds, each on servers of its own."""
+    answers = []
+    for _ in range(arguments.rounds):
+        places, servers = [f"127.0.0.1:{free_port()}" for _ in range(3)], []
+        try:
+            for place in places:
+                servers.append(subprocess.Popen([arguments.bin / "tessera", "ps", "serve", "--listen", place], stdout=subprocess.PIPE, text=True))
+                servers[-1].stdout.readline()
+            answers.append(checked([arguments.bin / "tessera_bench_ps_move", ",".join(places[:2]), ",".join(places), arguments.rows]))
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+    return {name: statistics.median(answer[name] for answer in answers) for name in answers[0]}
+
+
 def show_alone(result):
     if shard := result.get("shard"):
         rates = shard["million_keys_per_s"]
@@ -198,6 +215,10 @@ def show(result):
     if "load" in result:
         there = ", ".join(f"{name} {rows}" for name, rows in result["load"].items())
         print(f"\nrows that exist after all were pulled and pushed once, Paddle with its defaults: {there}")
+    if found := result.get("move"):
+        print(f"\nfrom two servers to three: {found['copied'] / 1e6:.1f} million rows are copied beside steps, {found['copied_million_rows_per_s']:.2f} million a second, and "
+              f"{found['copied_meanwhile'] / 1e6:.2f} million while steps stand for {found['stood_seconds']:.2f} s")
+        print(f"pull and push, Zipf: {found['before']:.2f} before, {found['beside']:.2f} meanwhile, {found['afterwards']:.2f} afterwards")
     if "growth" in result:
         show_growth(result["growth"])
     if "scale" in result:
@@ -235,6 +256,8 @@ def main():
     if "tier" in arguments.only:
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
             result["tier"] = checked([arguments.bin / "tessera_bench_ps_tier", folder, "--rounds", arguments.rounds])
+    if "move" in arguments.only:
+        result["move"] = move(arguments)
     if arguments.json:
         print(json.dumps(result))
     else:

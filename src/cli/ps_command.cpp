@@ -1,11 +1,65 @@
 // tessera ps: parameter servers. The arguments go to tessera-ps.
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "base/config.hpp"
+#include "base/error.hpp"
+#include "base/units.hpp"
 #include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/workers.hpp"
+#include "model/forms.hpp"
+#include "model/job.hpp"
+#include "model/run_name.hpp"
+#include "observe/other_servers.hpp"
+#include "observe/run.hpp"
 
 namespace tessera::cli {
+namespace {
+
+void move_run(const std::string& name, const std::vector<std::string>& given) {
+  const std::filesystem::path run = model::find_run_folder(name);
+  const std::vector<std::string> places =
+      model::read_server_places(ConfigNode::parse(nlohmann::json(given).dump(), "the servers to move to"));
+  const model::JobSpec job = model::read_job(run / "train.yaml");
+  const Where where{.file = run.string(), .block = {}};
+  if (job.parameter_servers.places.empty())
+    throw Error(ErrorCode::invalid_config,
+                model::reads_clicks(job.model) ? "the run has servers of its own, in its ranks' processes"
+                                               : "the run's model has no tables on parameter servers",
+                where, "a run that names its servers (parameter_servers.servers)");
+  const auto check_trains = [&] {
+    if (!observe::is_written(run))
+      throw Error(
+          ErrorCode::invalid_config, "no process trains this run", where, {},
+          "name the servers in train.yaml (parameter_servers.servers), and go on with --resume: they are given the checkpoint's rows");
+  };
+  check_trains();
+  observe::ask_for_servers(run, places);
+  std::cout << "asked; the run copies rows beside its steps. Ctrl-C leaves it to the run.\n" << std::flush;
+  constexpr std::chrono::milliseconds kBetween(100);
+  while (!observe::asked_servers(run).empty()) {
+    std::this_thread::sleep_for(kBetween);
+    if (observe::is_written(run)) continue;
+    if (observe::asked_servers(run).empty()) break;
+    observe::forget_request(run);
+    check_trains();
+  }
+  const std::optional<observe::ServersTaken> taken = observe::servers_taken(run);
+  if (!taken) throw Error(ErrorCode::interrupted, "another request has taken the place of this one", where);
+  if (!taken->refused.empty())
+    throw Error(ErrorCode::invalid_config, text("the run keeps the servers that it had: ", taken->refused), where);
+  std::string words;
+  for (const std::string& place : taken->places) words += (words.empty() ? "" : ", ") + place;
+  std::cout << "after step " << taken->after_step << " the run goes on with " << words << ": " << taken->rows << " rows were copied in "
+            << to_text(Seconds(taken->beside)) << " beside steps, and steps waited " << to_text(Seconds(taken->stood)) << "\n"
+            << "before it is resumed, name them in its train.yaml: parameter_servers.servers=[" << words << "]\n";
+}
+
+}  // namespace
 
 void add_ps_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("ps", "Parameter servers: hold tables of sparse rows, and see what they hold")->group(kTrainGroup);
@@ -15,7 +69,7 @@ void add_ps_command(CLI::App& app) {
       "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
-    std::string place, backup, backup_of, disk, memory, metrics, seconds, threads = "1";
+    std::string run, place, backup, backup_of, disk, memory, metrics, seconds, threads = "1";
     std::vector<std::string> places;
     bool json = false;
   };
@@ -50,6 +104,19 @@ void add_ps_command(CLI::App& app) {
     if (!options->metrics.empty()) arguments.insert(arguments.end(), {"--metrics", options->metrics});
     become_program("tessera-ps", arguments);
   });
+  CLI::App* move = command->add_subcommand("move",
+                                           "Have a run that trains go on with other servers: one more, one less, or others; rows are "
+                                           "copied beside its steps, and a server that is "
+                                           "named before and now keeps what stays its own");
+  move->add_option("run", options->run, "The run's name or folder")->required();
+  move->add_option("servers", options->places, "All servers that it is to have then, as `ps serve` says them")
+      ->required()
+      ->type_name("HOST:PORT ...");
+  move->footer(
+      "Start the servers that come new before, with the run's secret. Those that are left may be ended afterwards. Name the new ones in "
+      "train.yaml "
+      "before the run is resumed.");
+  move->callback([options] { move_run(options->run, options->places); });
   CLI::App* status = command->add_subcommand(
       "status",
       "The tables of each server: rows, memory, how often it had them, how many keys were pulled and pushed, and how long that took");

@@ -295,6 +295,8 @@ struct JobSpec {
 // model and all else by default. Throws invalid_config.
 JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 JobSpec read_job(const ConfigNode& root);
+// parameter_servers.servers: a list of HOST:PORT. Throws invalid_config.
+std::vector<std::string> read_server_places(const ConfigNode& node);
 // The train.yaml with the overrides applied and all paths absolute: it means the same in every folder. Throws as read_job.
 std::string portable_yaml(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 

@@ -67,7 +67,9 @@ void read_initializer(const ConfigNode& node, ParameterServerSpec& servers) {
   section.finish();
 }
 
-std::vector<std::string> read_places(const ConfigNode& node) {
+}  // namespace
+
+std::vector<std::string> read_server_places(const ConfigNode& node) {
   std::vector<std::string> places;
   for (const ConfigNode& item : node.items()) {
     const std::string place = item.as_string();
@@ -82,15 +84,13 @@ std::vector<std::string> read_places(const ConfigNode& node) {
   return places;
 }
 
-}  // namespace
-
 ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps) {
   constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000;
   ParameterServerSpec servers;
   servers.where = node.where();
   Section section(node,
                   {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "exchange_every", "lifecycle"});
-  section.read("servers", servers.places, read_places);
+  section.read("servers", servers.places, read_server_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.attempt([&] {
     if (const auto optimizer = node.find("optimizer")) read_optimizer(*optimizer, steps, servers.optimizer);

@@ -5,6 +5,7 @@
 //   tensorboard/        the same for TensorBoard        trace.json      the last steps' instructions
 //   checkpoints/        see checkpoint/checkpoint.hpp   log.txt         what was shown
 //   data.json           what the samples rest on        lock            held while a process writes the run
+//   servers-asked.json, servers-taken.json              other parameter servers (other_servers.hpp)
 #pragma once
 
 #include <cstdint>

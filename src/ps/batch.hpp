@@ -12,6 +12,7 @@ namespace tessera::ps {
 
 // Which of so many servers holds a key's row. Each has an interval of the keys' hashes, as large as the others'.
 std::size_t server_of(Key key, std::size_t servers);
+inline bool has(const Share& share, Key key) { return share.servers > 0 && server_of(key, share.servers) == share.server; }
 
 class Batch {
  public:

@@ -37,12 +37,14 @@ void add_servers(std::vector<SavedTable>& all, std::vector<SavedTable> written) 
 
 struct Client::Impl {
   struct OpenTable {
+    TableSpec spec;
     std::size_t dimension;
     int staleness;  // steps of other workers that a pull may miss
     bool has_lifecycle;
     std::vector<std::uint32_t> ids;     // at each server
     std::array<Batch, 2> batches = {};  // the last two that were pulled
     std::size_t last = 0;
+    std::vector<std::size_t> moving = {};  // 1 for each server that has more rows to move
     Batch& next() { return batches[last = 1 - last]; }
   };
 
@@ -148,12 +150,18 @@ struct Client::Impl {
   std::vector<OpenTable> tables;
 };
 
+namespace {
+
+std::unique_ptr<comm::Requester> requester(std::vector<std::string> places, const std::string& secret, const ClientOptions& options) {
+  return std::make_unique<comm::RequestClient>(
+      std::move(places), secret,
+      comm::RequestClient::Options{.deadline = options.deadline, .reconnect = options.reconnect, .interrupted = options.interrupted});
+}
+
+}  // namespace
+
 Client::Client(std::vector<std::string> places, const std::string& secret, const ClientOptions& options)
-    : Client(std::make_unique<comm::RequestClient>(
-                 std::move(places), secret,
-                 comm::RequestClient::Options{
-                     .deadline = options.deadline, .reconnect = options.reconnect, .interrupted = options.interrupted}),
-             options) {}
+    : Client(requester(std::move(places), secret, options), options) {}
 Client::Client(std::unique_ptr<comm::Requester> requests, const ClientOptions& options)
     : impl_(std::make_unique<Impl>(std::move(requests), options)) {}
 Client::~Client() = default;
@@ -164,7 +172,8 @@ Client::TableId Client::open(const TableSpec& spec) {
   check(spec);
   impl_->join();
   const std::string json = to_json(spec);
-  Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
+  Impl::OpenTable table{.spec = spec,
+                        .dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
                         .has_lifecycle = spec.lifecycle.has_value(),
                         .ids = std::vector<std::uint32_t>(impl_->requests->servers())};
@@ -312,6 +321,150 @@ void Client::finish_save() {
 void Client::load(const std::filesystem::path& folder) {
   const std::filesystem::path whole = std::filesystem::absolute(folder);
   impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests->servers(), .before = read_saved_folder(whole).tables});
+}
+
+TableCounts Client::begin_move(TableId id, std::span<const Share> after, SnapshotRows rows) {
+  Impl::OpenTable& table = impl_->tables.at(id);
+  const std::size_t servers = impl_->requests->servers();
+  ensure(after.size() == servers, "a share of each server");
+  table.moving.assign(servers, 1);
+  TableCounts counts;
+  impl_->ask_each(
+      [&](std::size_t server, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::move_begin, table.ids[server], 1);
+        out.add<MoveOrder>(1).front() = {.before = {static_cast<std::uint32_t>(server), static_cast<std::uint32_t>(servers)},
+                                         .after = after[server],
+                                         .changed = rows == SnapshotRows::changed ? 1u : 0u};
+      },
+      [&](std::size_t, MessageReader in) {
+        const MoveBegun begun = in.take<MoveBegun>(1).front();
+        counts = {.pushes = std::max(counts.pushes, begun.push_count), .period = std::max(counts.period, begun.period)};
+      });
+  return counts;
+}
+
+std::optional<MovedRows> Client::moved_rows(TableId id) {
+  Impl::OpenTable& table = impl_->tables.at(id);
+  if (std::ranges::count(table.moving, 1u) == 0) return {};
+  MovedRows moved;
+  impl_->exchange(
+      1, [] { return false; }, [asked = table.moving](std::size_t server) { return asked[server]; },
+      [&](std::size_t server, std::size_t, std::size_t, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::move_rows, table.ids[server], 0);
+      },
+      [&](std::size_t server, std::size_t, std::size_t, MessageReader in) {
+        const MoveRows told = in.take<MoveRows>(1).front();
+        table.moving[server] = told.more != 0 ? 1 : 0;
+        const auto append = [](auto& to, const auto& items) { to.insert(to.end(), items.begin(), items.end()); };
+        append(moved.erased, in.take<Key>(told.erased));
+        append(moved.keys, in.take<Key>(told.rows));
+        const std::span<const char> rows = in.take_rest();
+        append(moved.rows, std::as_bytes(rows));
+      });
+  return moved;
+}
+
+std::vector<std::byte> Client::waiting(TableId id, std::size_t of) {
+  std::vector<std::byte> all;
+  for (std::size_t before = 1; all.size() != before;) {
+    before = all.size();
+    impl_->exchange(
+        1, [] { return false; }, [&](std::size_t server) { return std::size_t{server == of ? 1u : 0u}; },
+        [&](std::size_t server, std::size_t, std::size_t, MessageWriter& out) {
+          impl_->add_header(server, out, Ask::move_waiting, impl_->tables.at(id).ids[server], 1);
+          out.add<std::uint64_t>(1).front() = all.size();
+        },
+        [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
+          const std::span<const std::byte> some = std::as_bytes(in.take_rest());
+          all.insert(all.end(), some.begin(), some.end());
+        });
+  }
+  return all;
+}
+
+void Client::put(TableId id, const MovedRows& moved) {
+  const Impl::OpenTable& table = impl_->tables.at(id);
+  const std::size_t servers = impl_->requests->servers();
+  std::vector<std::vector<Key>> erased(servers);
+  std::vector<std::vector<std::size_t>> places(servers);  // of rows, among those that are moved
+  for (const Key key : moved.erased) erased[server_of(key, servers)].push_back(key);
+  for (std::size_t i = 0; i < moved.keys.size(); ++i) places[server_of(moved.keys[i], servers)].push_back(i);
+  const std::size_t row_bytes = moved.keys.empty() ? 0 : moved.rows.size() / moved.keys.size();
+  const std::size_t step = (comm::kMostMessageBytes - sizeof(AskHeader) - sizeof(PutHeader)) / (sizeof(Key) + row_bytes);
+  // What has gone may have come back since.
+  impl_->exchange(
+      step, [] { return false; }, [&](std::size_t server) { return erased[server].size(); },
+      [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::put, table.ids[server], 0);
+        out.add<PutHeader>(1).front() = {.erased = end - begin};
+        out.add(std::span<const Key>(erased[server]).subspan(begin, end - begin));
+      },
+      [](std::size_t, std::size_t, std::size_t, const MessageReader&) {});
+  impl_->exchange(
+      step, [] { return false; }, [&](std::size_t server) { return places[server].size(); },
+      [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::put, table.ids[server], end - begin);
+        out.add<PutHeader>(1).front() = {.erased = 0};
+        const std::span<const std::size_t> some = std::span<const std::size_t>(places[server]).subspan(begin, end - begin);
+        std::ranges::transform(some, out.add<Key>(some.size()).begin(), [&](std::size_t place) { return moved.keys[place]; });
+        for (const std::size_t place : some) out.add(std::span<const std::byte>(moved.rows).subspan(place * row_bytes, row_bytes));
+      },
+      [](std::size_t, std::size_t, std::size_t, const MessageReader&) {});
+}
+
+void Client::put_waiting(TableId id, std::size_t of, std::span<const std::byte> waiting) {
+  constexpr std::size_t kBytes = comm::kMostMessageBytes / 2;
+  impl_->exchange(
+      kBytes, [] { return false; }, [&](std::size_t server) { return server == of ? waiting.size() : 0; },
+      [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::put_waiting, impl_->tables.at(id).ids[server], end - begin);
+        out.add<std::uint64_t>(1).front() = begin;
+        out.add(waiting.subspan(begin, end - begin));
+      },
+      [](std::size_t, std::size_t, std::size_t, const MessageReader&) {});
+}
+
+void Client::put_counts(TableId id, const TableCounts& counts) {
+  impl_->ask_each(
+      [&](std::size_t server, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::put_counts, impl_->tables.at(id).ids[server], 1);
+        out.add<MoveBegun>(1).front() = {.push_count = counts.pushes, .period = counts.period, .padding = 0};
+      },
+      [](std::size_t, const MessageReader&) {});
+}
+
+std::uint64_t Client::keep(TableId id, std::span<const Share> shares) {
+  constexpr std::size_t kParts = 64;
+  ensure(shares.size() == impl_->requests->servers(), "a share of each server");
+  std::uint64_t erased = 0;
+  impl_->exchange(
+      1, [] { return false; }, [](std::size_t) { return kParts; },
+      [&](std::size_t server, std::size_t begin, std::size_t, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::keep, impl_->tables.at(id).ids[server], 1);
+        out.add<KeepPart>(1).front() = {.part = static_cast<std::uint32_t>(begin), .parts = kParts, .share = shares[server]};
+      },
+      [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
+        erased += static_cast<std::uint64_t>(in.take<PushResult>(1).front().applied);
+      });
+  return erased;
+}
+
+void Client::go_on_at(std::vector<std::string> places, const std::string& secret, std::uint64_t run) {
+  ClientOptions options = impl_->options;
+  if (options.worker) {
+    options.worker->run = run;
+    options.worker->first_step = impl_->step;
+  }
+  Client other(requester(std::move(places), secret, options), options);
+  for (const Impl::OpenTable& table : impl_->tables) other.open(table.spec);
+  other.impl_->staleness_seen = impl_->staleness_seen;
+  impl_ = std::move(other.impl_);
+}
+
+std::vector<TableSpec> Client::opened() const {
+  std::vector<TableSpec> specs;
+  for (const Impl::OpenTable& table : impl_->tables) specs.push_back(table.spec);
+  return specs;
 }
 
 Staleness Client::staleness() const { return impl_->staleness_seen; }

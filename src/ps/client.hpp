@@ -60,6 +60,18 @@ struct ClientOptions {
   std::optional<Worker> worker = {};  // none: no pull waits, and a push is applied when it comes, whatever the table's consistency
 };
 
+// Rows as servers store them, on their way from some to others.
+struct MovedRows {
+  std::vector<Key> erased;  // which have gone since
+  std::vector<Key> keys;
+  std::vector<std::byte> rows;  // one a key, as Table::copy_stored gives them
+};
+// How far a table has come.
+struct TableCounts {
+  std::uint64_t pushes = 0;
+  std::uint32_t period = 0;  // of a table with a lifecycle
+};
+
 // How far what pulls have seen was behind this worker's own step.
 struct Staleness {
   std::int64_t pulls = 0;
@@ -116,6 +128,27 @@ class Client {
   // The rows that were saved there, by however many servers, in place of those of all tables that the servers have. Throws not_found, and
   // as load_table (ps/table_file.hpp); then tables may be empty.
   void load(const std::filesystem::path& folder);
+
+  // Of a table whose rows go to other servers (ps/move.hpp), which are another client's. `after`: which share of the keys each of these
+  // servers will have then. Begins to take the rows that they will not have any more, all of them, or those that have changed since the
+  // last of these calls, whose rows have all been taken. Throws not_found where a save or another process of a server has come between:
+  // then all have to be taken again.
+  TableCounts begin_move(TableId table, std::span<const Share> after, SnapshotRows rows);
+  // Some more of them; nothing once there are no more. Each as it is when it is its turn.
+  std::optional<MovedRows> moved_rows(TableId table);
+  // What waits to be admitted at a server, whole.
+  std::vector<std::byte> waiting(TableId table, std::size_t server);
+  // Lays rows, what waits to be admitted, and counts, in place of what these servers have of them.
+  void put(TableId table, const MovedRows& moved);
+  void put_waiting(TableId table, std::size_t server, std::span<const std::byte> waiting);
+  void put_counts(TableId table, const TableCounts& counts);
+  // Each server erases the rows that are none of its share, a part at a time. Returns how many there were.
+  std::uint64_t keep(TableId table, std::span<const Share> shares);
+  // Once they are there, between two steps of all workers: from now on this is a client of those servers, with the same tables, and the
+  // worker that it was in a run of this number.
+  void go_on_at(std::vector<std::string> places, const std::string& secret, std::uint64_t run);
+  // As they were opened.
+  std::vector<TableSpec> opened() const;
 
   // Of each server, in the servers' order: its tables, whoever opened them.
   std::vector<ServerStatus> status();

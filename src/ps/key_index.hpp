@@ -27,6 +27,12 @@ struct HashRange {
   std::uint64_t first = 0, last = ~std::uint64_t{0};
   bool has(std::uint64_t hash) const { return first <= hash && hash <= last; }
 };
+// One of `parts` ranges of one size, which together are all hashes.
+inline HashRange part_of_all(std::uint32_t part, std::uint32_t parts) {
+  __extension__ using Wide = unsigned __int128;
+  const auto begin = [parts](std::uint64_t at) { return (static_cast<Wide>(at) << 64) / parts; };
+  return {static_cast<std::uint64_t>(begin(part)), static_cast<std::uint64_t>(begin(std::uint64_t{part} + 1) - 1)};
+}
 
 class KeyIndex {
  public:

@@ -28,6 +28,10 @@ enum class Ask : std::uint32_t {
   save,           // the SaveOrder as JSON, `count` bytes: begins it; answered by nothing
   saved,          // until it is done; answered by the SavedTables as JSON, or by nothing: it takes longer
   load,           // the SaveOrder as JSON; answered by nothing
+  // Of rows that go to other servers (shards_move.cpp), while pushes go on.
+  move_begin,    // a MoveOrder; answered by a MoveBegun
+  move_rows,     // the next of them; answered by a MoveRows, keys of erased rows, keys, then stored rows
+  move_waiting,  // of a table with a lifecycle, a byte's place; answered by Table::waiting() from there on, or nothing behind its end
   // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
   copy_begin,    // workers and tables as JSON, `count` bytes
   copy_rows,     // keys, then stored rows
@@ -40,7 +44,11 @@ enum class Ask : std::uint32_t {
   learning_rate,  // a float
   end_step,       // of this client's worker; answered by nothing
   end_period,     // of a table with a lifecycle; answered by a PushResult that has applied it to as many rows as there are
-  evict           // an EvictPart of such a table; answered by a PushResult that has applied it to as many rows as went
+  evict,          // an EvictPart of such a table; answered by a PushResult that has applied it to as many rows as went
+  put,            // a PutHeader, keys of erased rows, keys, then stored rows; answered by a PushResult, as those behind it
+  put_waiting,    // a byte's place, then bytes of Table::waiting() from there on
+  put_counts,     // a MoveBegun
+  keep            // a KeepPart; answered by a PushResult that has applied it to as many rows as went
 };
 inline bool is_numbered(Ask ask) { return ask >= Ask::push; }
 inline bool is_copy(Ask ask) { return ask >= Ask::copy_begin && ask <= Ask::copy_end; }
@@ -63,6 +71,28 @@ struct Joining {
 
 struct EvictPart {
   std::uint32_t part, parts;
+};
+
+// Which rows of a table: those that are this server's and will be another one's.
+struct MoveOrder {
+  Share before, after;    // of the server that is asked
+  std::uint32_t changed;  // 0: all of them; 1: those that have changed since the last order, which all rows have been given to
+};
+struct MoveBegun {
+  std::uint64_t push_count;
+  std::uint32_t period;
+  std::uint32_t padding;
+};
+struct MoveRows {
+  std::uint64_t erased, rows;
+  std::uint64_t more;  // 0: these were the last
+};
+struct PutHeader {
+  std::uint64_t erased;
+};
+struct KeepPart {
+  std::uint32_t part, parts;
+  Share share;
 };
 
 struct Opened {

@@ -108,6 +108,12 @@ struct SnapshotBegun {
 };
 using TakeRow = std::function<void(Key, std::span<const std::byte> stored)>;
 
+// One of a number of servers: keys are dealt over them by intervals of their hashes, all as large.
+struct Share {
+  std::uint32_t server = 0;
+  std::uint32_t servers = 0;  // 0: a server that has none of the keys
+};
+
 struct PushResult {
   std::int64_t applied = 0;
   std::int64_t refused = 0;  // gradients with a NaN or an infinity, which change nothing
@@ -144,6 +150,10 @@ class Table {
 
   // The number of rows that were there.
   std::size_t erase(std::span<const Key> keys);
+
+  // The rows of one part of the table, whose parts 0 to `parts` - 1 are about as large, that a server with this share does not have.
+  // Returns how many they were.
+  std::uint64_t erase_others(std::uint32_t part, std::uint32_t parts, const Share& share);
 
   // Calls of push so far, which decide how they round: a table that goes on from stored rows goes on from their count.
   std::uint64_t push_count() const;

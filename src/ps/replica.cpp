@@ -32,6 +32,7 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
     throw Error(ErrorCode::peer_lost, text(place_, " has heard from its leader over a later connection"));
   if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
   if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
+  if (ask == Ask::move_begin && saves_.going_on()) return {};  // a table makes one snapshot at a time
   if (leads_ && is_copy(ask))
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
@@ -137,6 +138,7 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
   }
   const std::span<const char> json = in.take<char>(header.count);
   const SaveOrder order = save_order_from_json({json.begin(), json.end()});
+  shards_.stop_moves();
   if (header.ask == Ask::save) {
     saves_.begin(order, shards_.tables());
   } else {

@@ -100,7 +100,7 @@ void Saves::begin(const SaveOrder& order, const std::vector<Table*>& tables) {
 }
 
 bool Saves::go_on() {
-  if (at_ == saves_.size() || failed_) return false;
+  if (!going_on()) return false;
   try {
     One& one = saves_[at_];
     if (one.save.save_some()) return true;

@@ -54,6 +54,7 @@ class Saves {
   // All tables as they are now. Ends a save that is not complete. Throws io.
   void begin(const SaveOrder& order, const std::vector<Table*>& tables);
   void abandon() { saves_.clear(), at_ = 0; }
+  bool going_on() const { return at_ < saves_.size() && !failed_; }
   // Writes a little. False: there is nothing to write.
   bool go_on();
   // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with.

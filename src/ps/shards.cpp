@@ -39,6 +39,9 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
       if (header.ask == Ask::wait ? wait(header, out) : pull(header, in, out)) return out.written();
       if (waited > workers_.at(header.client).patience) throw_waited(header, waited);
       return {};
+    case Ask::move_begin: begin_move(header, in, out); return out.written();
+    case Ask::move_rows: move_rows(header, out); return out.written();
+    case Ask::move_waiting: move_waiting(header, in, out); return out.written();
     case Ask::who_leads:
     case Ask::status:
     case Ask::save:
@@ -54,7 +57,11 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
     case Ask::learning_rate:
     case Ask::end_step:
     case Ask::end_period:
-    case Ask::evict: answer_numbered(header, in, out); return out.written();
+    case Ask::evict:
+    case Ask::put:
+    case Ask::put_waiting:
+    case Ask::put_counts:
+    case Ask::keep: answer_numbered(header, in, out); return out.written();
   }
   throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"),
               {}, "", "run the same version on both");
@@ -112,6 +119,10 @@ PushResult Shards::apply(const AskHeader& header, const Workers::Client& client,
     case Ask::learning_rate: shard_of(header).table.set_learning_rate(in.take<float>(1).front()); return {};
     case Ask::end_period:
     case Ask::evict: return end_period(header, in);
+    case Ask::put:
+    case Ask::put_waiting:
+    case Ask::put_counts:
+    case Ask::keep: return put(header, in);
     default: return push(header, client, in);
   }
 }
@@ -203,6 +214,7 @@ std::vector<Table*> Shards::tables() {
 
 void Shards::empty_tables() {
   for (Shard& shard : shards_) {
+    shard.move.reset();
     shard.table = Table(shard.spec, storage_);
     shard.sums = {};
   }

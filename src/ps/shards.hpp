@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "ps/client.hpp"
 #include "ps/latencies.hpp"
@@ -32,6 +34,9 @@ class Shards {
   // Tables without rows in place of those that are there.
   void empty_tables();
 
+  // Ends what gives rows to other servers, who have to ask for all of them again.
+  void stop_moves();
+
   // Whether a copy has begun that is not whole.
   bool incomplete() const { return incomplete_; }
   // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its
@@ -41,6 +46,14 @@ class Shards {
   void copy(std::uint64_t process, const Next& next, const Send& send) const;
 
  private:
+  // Rows that go to other servers, between the snapshot that has given them and the request that takes them.
+  struct Move {
+    MoveOrder order = {};
+    std::vector<Key> erased = {}, keys = {};
+    std::vector<std::byte> rows = {};
+    bool over = false;      // the snapshot has given all
+    bool too_many = false;  // nobody took them
+  };
   struct Shard {
     Shard(const TableSpec& opened, const std::optional<TableStorage>& storage) : spec(opened), table(opened, storage) {}
     TableSpec spec;  // as it was opened, whatever its learning rate is now
@@ -48,6 +61,7 @@ class Shards {
     StepSums sums = {};                                 // of a synchronous table
     std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
     AnswerLatencies latencies = {};
+    std::unique_ptr<Move> move = {};
   };
 
   void renew_instance();
@@ -65,6 +79,11 @@ class Shards {
   void end_step(const Workers::Client& client);
   PushResult end_period(const AskHeader& header, MessageReader& in);
   void take_copy(const AskHeader& header, MessageReader& in);
+  void stop_move(Shard& shard);
+  void begin_move(const AskHeader& header, MessageReader& in, MessageWriter& out);
+  void move_rows(const AskHeader& header, MessageWriter& out);
+  void move_waiting(const AskHeader& header, MessageReader& in, MessageWriter& out);
+  PushResult put(const AskHeader& header, MessageReader& in);
 
   std::optional<TableStorage> storage_;
   std::deque<Shard> shards_;

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/random.hpp"
+#include "ps/batch.hpp"
 #include "ps/ps.hpp"
 #include "ps/row_values.hpp"
 #include "ps/table_state.hpp"
@@ -235,6 +236,22 @@ void Table::restore(std::span<const Key> keys, std::span<const std::byte> stored
       state.mark(row) = static_cast<unsigned char>((state.mark(row) | Mark::kChanged) & ~Mark::kOnDisk);
     }
   });
+}
+
+std::uint64_t Table::erase_others(std::uint32_t part, std::uint32_t parts, const Share& share) {
+  ensure(part < parts, "rows are looked at part by part");
+  const State& state = *state_;
+  const HashRange range = part_of_all(part, parts);
+  std::vector<Key> others;
+  const auto look_at = [&](Key key) {
+    if (!has(share, key)) others.push_back(key);
+  };
+  state.index.for_each(range, [&](Key key, std::uint32_t) { look_at(key); });
+  if (state.cold)
+    state.cold->for_each(range, [&](const std::byte* record) {
+      if (state.index.find(Record::key(record)) == KeyIndex::kNone) look_at(Record::key(record));
+    });
+  return erase(others);
 }
 
 std::uint64_t Table::push_count() const { return state_->pushes; }

@@ -26,12 +26,6 @@ bool counts_keys(const Lifecycle& lifecycle) {
          std::ranges::any_of(lifecycle.slots, [&](const SlotLifecycle& slot) { return slot.admission && counts(*slot.admission); });
 }
 
-HashRange part_of_all(std::uint32_t part, std::uint32_t parts) {
-  __extension__ using Wide = unsigned __int128;
-  const auto begin = [parts](std::uint64_t at) { return (static_cast<Wide>(at) << 64) / parts; };
-  return {static_cast<std::uint64_t>(begin(part)), static_cast<std::uint64_t>(begin(std::uint64_t{part} + 1) - 1)};
-}
-
 }  // namespace
 
 Statistics decayed(const Lifecycle& lifecycle, const Statistics& statistics, std::uint32_t period) {

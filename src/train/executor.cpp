@@ -450,6 +450,7 @@ nn::Exchange Executor::communicate(int index) {
       add_up_losses();
       scalars_.stop = wishes_.stop ? 1 : 0;
       scalars_.compare = wishes_.compare ? 1 : 0;
+      scalars_.servers = wishes_.servers ? 1 : 0;
       if (instruction.group < 0) return {};
       return nn::Exchange(group(instruction.group).all_reduce(&scalars_, sizeof(Scalars) / sizeof(double), comm::DataType::f64));
     default: break;

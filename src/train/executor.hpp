@@ -27,12 +27,14 @@ struct Scalars {
   double correct = 0;  // of them, those that the model finds most likely, where its loss says so (nn::Block::forward)
   double stop = 0;     // how many ranks were asked to stop
   double compare = 0;  // how many ranks wish to compare their speeds after this run
+  double servers = 0;  // how many ranks have news of other parameter servers (RunTables::has_news)
 };
 
 // What a rank tells all others in a run.
 struct Wishes {
   bool stop = false;
   bool compare = false;
+  bool servers = false;
 };
 
 // This rank's samples, by cut of its blocks (Program::cuts) and micro-batch.

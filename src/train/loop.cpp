@@ -64,9 +64,11 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   };
   outcome.stopped_early = begin < end && gains_no_more(job, history);
   while (trainer.next_step() < end && !outcome.stopped && !outcome.stopped_early) {
-    const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
+    const std::vector<std::string> wanted = observer.wanted_servers();
+    const StepReport report = trainer.step(options.stop != nullptr && options.stop->load(), wanted);
     observer.on_step(report);
     note(trainer.poll_save());
+    if (const std::optional<OtherServers> other = trainer.follow_servers(wanted)) observer.on_other_servers(*other);
     const std::vector<SpeedChange> changes = trainer.watch_speed();
     for (const SpeedChange& change : changes) change.warns ? observer.on_warning(change.words) : observer.on_note(change.words);
     const bool of_ranks = std::any_of(changes.begin(), changes.end(), [](const SpeedChange& change) { return change.rank >= 0; });
@@ -108,6 +110,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   if (trainer.next_step() > saved_at) {
     trainer.save(files, options.checkpoints, job.checkpoint.keep, history);
     observer.on_saved(trainer.next_step());
+    if (const std::optional<OtherServers> other = trainer.follow_servers({})) observer.on_other_servers(*other);
   }
   if (outcome.stopped_early) observer.on_early_stop(trainer.next_step(), history);
   // A run that had nothing left to do says what it has come to.

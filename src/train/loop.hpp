@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "train/trainer.hpp"
 
@@ -25,6 +26,9 @@ class LoopObserver {
   // Ranks, or exchanges between hosts, have become slow or fast; the links between hosts were measured again, where there are samples of
   // them. On rank 0: the plan under which the run goes on, or none where it stays.
   virtual std::optional<plan::Plan> on_other_speeds(const std::vector<SpeedChange>&, const MeasuredLinks&) { return {}; }
+  // On rank 0: the parameter servers that the run is to go on with, HOST:PORT each; empty: those that it has.
+  virtual std::vector<std::string> wanted_servers() { return {}; }
+  virtual void on_other_servers(const OtherServers&) {}
   // Training ends here, before the job's last step: it no longer gains.
   virtual void on_early_stop(std::int64_t steps, const ValidationHistory& history) = 0;
 };

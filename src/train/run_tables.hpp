@@ -1,18 +1,23 @@
 // internal: a run's use of its tables on parameter servers: who opens them when, and with which rows.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/comm.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "program/program.hpp"
+#include "ps/move.hpp"
 #include "train/executor.hpp"
+#include "train/other_servers.hpp"
 #include "train/tables.hpp"
 
 namespace tessera::train {
@@ -21,6 +26,7 @@ namespace tessera::train {
 class RunTables {
  public:
   RunTables(const model::JobSpec& job, const plan::Plan& plan, comm::Communicator& comm) : job_(job), plan_(plan), comm_(comm) {}
+  ~RunTables();
 
   // Of a trainer that only evaluates: finished rows, in place of servers'.
   void read(const program::Program& program, ps::ServingTable finished);
@@ -47,7 +53,20 @@ class RunTables {
   }
   // Of all ranks: the servers have all that they have trained, and others may go on as the workers of another run.
   void finish() {
+    if (copying_) end_move();
     if (training_ && tables_) tables_->finish();
+  }
+
+  // Between two steps, of all ranks where one of them has_news(): with `wanted`, which counts on rank 0, begins to copy the rows to other
+  // servers beside the steps that follow; and where that has ended, goes on with those. A save or a change of plan waits for it.
+  void follow(const std::vector<std::string>& wanted);
+  bool has_news(const std::vector<std::string>& wanted) const;
+  // What has come of it, once, on all ranks.
+  std::optional<OtherServers> other_servers() { return std::exchange(ended_, std::nullopt); }
+  // Of a trainer that goes on where another one of the run has been.
+  void stay_at(RunTables& before) {
+    job_.parameter_servers.places = before.job_.parameter_servers.places;
+    ended_ = before.other_servers();
   }
 
  private:
@@ -55,7 +74,9 @@ class RunTables {
   std::optional<ps::Worker> worker(const program::Program& program, std::int64_t step);
   void open(const program::Program& program, std::optional<std::int64_t> step);
 
-  const model::JobSpec& job_;
+  void end_move();
+
+  model::JobSpec job_;  // with the servers that the run has now
   const plan::Plan& plan_;
   comm::Communicator& comm_;
   std::optional<Tables> tables_;  // where this rank holds the block that reads them
@@ -67,6 +88,16 @@ class RunTables {
   std::vector<ps::ServerStatus> at_first_ = {};
   std::filesystem::path from_ = {};
   std::int64_t from_step_ = 0;
+  std::int64_t step_ = 0;  // steps that were made, where there are tables
+  int saving_rank_ = 0;    // that of the first step on
+  bool copying_ = false;   // to other_
+  OtherServers other_ = {};
+  Seconds copying_since_ = {};
+  // Of the rank that saves.
+  std::atomic<bool> give_up_ = false;
+  std::unique_ptr<ps::Move> move_;
+  std::future<void> moving_;  // what goes on with it
+  std::optional<OtherServers> ended_ = {};
 };
 
 }  // namespace tessera::train

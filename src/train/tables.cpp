@@ -242,6 +242,14 @@ void Tables::finish() {
   asked([&] { client_->wait_for_workers(); });
 }
 
+void Tables::go_on_at(const std::vector<std::string>& places, std::uint64_t run) {
+  asked([&] {
+    client_->go_on_at(places, servers_secret_from_environment(), run);
+    // Servers that come new know the table as it was opened.
+    if (learning_rate_) client_->set_learning_rate(table_, *learning_rate_);
+  });
+}
+
 void Tables::find_keys(Held& held) const {
   std::size_t of = 0;
   for (const Field& field : kFields) {

@@ -78,6 +78,11 @@ class Tables {
   void exchange();
   // Of all ranks that train: what they have begun has ended everywhere, and the servers have it all.
   void finish();
+  // Of all ranks that train, after finish() and once other servers have the rows (ps/move.hpp): goes on with these, as a run of this
+  // number.
+  void go_on_at(const std::vector<std::string>& places, std::uint64_t run);
+  // What the servers were asked to open.
+  std::vector<ps::TableSpec> opened() const { return client_->opened(); }
   // Waits for all that goes on.
   void wait();
   // These two first. What each server says of all of its tables, and how far what this rank has pulled was behind.

@@ -64,6 +64,7 @@ struct Trainer::Impl {
   std::deque<TracedStep> traced;        // the last kTracedSteps
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
   bool compare_speeds = false;          // the last step says that the meter's window is over
+  bool news_of_servers = false;         // the last step says that some rank has some
   bool stepping = false;                // from a step's first optimizer step to its end
   std::optional<Placer> placer;         // where the job places samples
   std::int64_t next_step = -1;          // of next_samples
@@ -299,8 +300,17 @@ bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
   const std::unique_ptr<Impl> before =
       std::exchange(impl_, std::make_unique<Impl>(impl_->job, plan::read_plan(ConfigNode::parse(json, "plan.json")), impl_->dataset, comm,
                                                   impl_->store.device()));
+  impl_->tables.stay_at(before->tables);
   load(held);
   return true;
+}
+
+std::optional<OtherServers> Trainer::follow_servers(const std::vector<std::string>& wanted) {
+  if (std::exchange(impl_->news_of_servers, false)) {
+    finish();
+    impl_->tables.follow(wanted);
+  }
+  return impl_->tables.other_servers();
 }
 
 const plan::Plan& Trainer::plan() const { return impl_->plan; }
@@ -349,7 +359,7 @@ std::int64_t Trainer::next_step() const { return impl_->step; }
 
 const ValidationHistory& Trainer::loaded_history() const { return impl_->loaded_history; }
 
-StepReport Trainer::step(bool wish_to_stop) {
+StepReport Trainer::step(bool wish_to_stop, const std::vector<std::string>& wanted_servers) {
   Impl& self = *impl_;
   TracedStep traced;
   traced.step = self.step;
@@ -376,7 +386,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   std::int64_t counted = 0;
   for (const data::Draw& draw : samples.draws) counted += self.dataset.counted_targets(draw.sample);
   const Scalars scalars = executor.run(
-      work.batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), {wish_to_stop, self.meter && self.meter->due()},
+      work.batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)),
+      {wish_to_stop, self.meter && self.meter->due(), self.tables.has_news(wanted_servers)},
       [&](int bucket, const Scalars& sums) {
         if (delayed) return self.step_late(bucket, self.step - 1);
         if (!std::isfinite(sums.squared_norm)) return;
@@ -393,6 +404,7 @@ StepReport Trainer::step(bool wish_to_stop) {
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
+  self.news_of_servers = scalars.servers > 0;
   self.compare_speeds = scalars.compare > 0;
   report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());
   ++self.step;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/file_system.hpp"
 #include "comm/comm.hpp"
@@ -16,6 +17,7 @@
 #include "profile/profile.hpp"
 #include "train/executor.hpp"
 #include "train/held_state.hpp"
+#include "train/other_servers.hpp"
 #include "train/placer.hpp"
 #include "train/saver.hpp"
 #include "train/speed_watch.hpp"
@@ -96,8 +98,11 @@ class Trainer {
   void save_gradients(FileSystem& files, const std::filesystem::path& folder);
 
   std::int64_t next_step() const;
-  // wish_to_stop: this rank was asked to stop; every rank learns it in this step's report.
-  StepReport step(bool wish_to_stop = false);
+  // wish_to_stop: this rank was asked to stop; every rank learns it in this step's report. `wanted_servers`: as of follow_servers().
+  StepReport step(bool wish_to_stop = false, const std::vector<std::string>& wanted_servers = {});
+  // After each step, of all ranks: other parameter servers for a model with tables, HOST:PORT each, which count on rank 0; empty: none are
+  // wanted. Their rows are copied beside the steps that follow, and then the run goes on with them, which is returned.
+  std::optional<OtherServers> follow_servers(const std::vector<std::string>& wanted);
   // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
   // Also waits for rows of tables that are being pulled or pushed.
   void finish();

@@ -27,6 +27,7 @@
 #include "model/plugin.hpp"
 #include "model/warnings.hpp"
 #include "nn/memory.hpp"
+#include "observe/other_servers.hpp"
 #include "observe/progress.hpp"
 #include "observe/resume.hpp"
 #include "observe/run_files.hpp"
@@ -70,6 +71,7 @@ class RunObserver final : public train::LoopObserver {
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
         run_(arguments.run),
+        named_servers_(!job.parameter_servers.places.empty() && plan.servers.empty()),
         trainer_(trainer),
         // A run that is complete is only evaluated again.
         writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
@@ -155,6 +157,33 @@ class RunObserver final : public train::LoopObserver {
     return answer->plan;
   }
 
+  std::vector<std::string> wanted_servers() override {
+    if (!named_servers_) return {};
+    try {
+      return observe::asked_servers(run_);
+    } catch (const Error& error) {
+      on_warning(error.what());
+      observe::forget_request(run_);
+      return {};
+    }
+  }
+
+  void on_other_servers(const train::OtherServers& other) override {
+    std::string places;
+    for (const std::string& place : other.places) places += (places.empty() ? "" : ", ") + place;
+    if (other.refused.empty())
+      note(text("after step ", other.after_step, " the run goes on with the parameter servers ", places, ": ", other.rows,
+                " rows were copied in ", to_text(other.beside), " beside steps, and steps waited ", to_text(other.stood)));
+    else
+      on_warning(text("the run keeps its parameter servers, and has not taken ", places, ": ", other.refused));
+    observe::say_servers_taken(run_, {.places = other.places,
+                                      .after_step = other.after_step,
+                                      .rows = other.rows,
+                                      .beside = other.beside.value,
+                                      .stood = other.stood.value,
+                                      .refused = other.refused});
+  }
+
   void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
     std::string line =
         text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
@@ -188,6 +217,7 @@ class RunObserver final : public train::LoopObserver {
   const bool json_;
   const double unigram_entropy_;
   const std::filesystem::path run_;
+  const bool named_servers_;
   const train::Trainer& trainer_;
   std::optional<train::Rebalancer> rebalancer_;
   observe::RunWriter writer_;

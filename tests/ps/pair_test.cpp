@@ -18,6 +18,7 @@
 #include "base/free_port.hpp"
 #include "base/random.hpp"
 #include "ps/client.hpp"
+#include "ps/move.hpp"
 #include "ps/server.hpp"
 
 namespace tessera::ps {
@@ -177,6 +178,29 @@ TEST(Pair, PlacesOfRowsThatTheLostServerHasToldMisleadNobody) {
   counting.push();
   counting.client.pull(counting.table, counting.keys, values);
   servers.leader.kill();
+  counting.push();
+  counting.expect_all();
+}
+
+TEST(Pair, WhatMovesToAnotherPairIsAtItsBackupAndAServerThatIsLostBeforeEndsNothingButTheMove) {
+  TwoServers servers, others;
+  Counting counting(servers.place());
+  wait_for_backup(counting.client);
+  Client there({others.place()}, "");
+  wait_for_backup(there);
+  counting.push();
+  Move move({servers.place()}, {others.place()}, "", counting.client.opened());
+  move.copy();
+  counting.push();
+  servers.leader.kill();
+  counting.push();
+  EXPECT_THROW(move.finish(), Error) << "its backup knows nothing of what has been copied";
+  move.copy();
+  counting.push();
+  move.finish();
+  counting.client.go_on_at({others.place()}, "", 1);
+  counting.expect_all();
+  others.leader.kill();
   counting.push();
   counting.expect_all();
 }

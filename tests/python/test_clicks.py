@@ -404,6 +404,76 @@ def test_a_run_does_not_notice_that_a_server_with_a_backup_is_killed(clicks):
     assert losses["killed"] == losses["undisturbed"]
 
 
+@pytest.mark.parametrize("consistency", ["synchronous", "asynchronous", "geo"])
+def test_servers_are_added_and_left_while_a_run_trains(clicks, consistency):
+    """From two servers to three, and to two others of these; the last server of the beginning is left and ended."""
+    places = [free_place() for _ in range(3)]
+    servers = [clicks.start("ps", "serve", "--listen", place) for place in places]
+    losses = {}
+    try:
+        for server in servers:
+            server.stdout.readline()
+        for name in ("undisturbed", "moved"):
+            yaml = job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table={"kind": "adagrad", "lr": 0.05, "schedule": {"warmup": 100}}, steps=1000)
+            yaml["parameter_servers"] |= {"consistency": consistency, "servers": places[:2]}
+            run = clicks.start("train", clicks.write(f"{name}.yaml", yaml), "--no-measure")
+            metrics = clicks.folder / "runs" / name / "metrics.jsonl"
+            wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+            if name == "moved":
+                said = clicks("ps", "move", name, *places).stdout
+                assert f"the run goes on with {', '.join(places)}" in said
+                clicks("ps", "move", name, places[2], places[0])
+                servers[1].send_signal(signal.SIGTERM)
+                assert servers[1].wait(timeout=30) == 0
+                taken = json.loads((clicks.folder / "runs" / name / "servers-taken.json").read_text())
+                assert taken["servers"] == [places[2], places[0]] and taken["after_step"] < 1000 and taken["rows"] > 0 and taken["refused"] == ""
+            _, message = run.communicate(timeout=120)
+            assert run.returncode == 0, message
+            losses[name] = [line["loss"] for line in clicks.metrics(name)]
+        rows = [sum(table["rows"] for table in json.loads(clicks("ps", "status", place, "--json").stdout) if table["name"] == "moved") for place in places[::2]]
+        assert all(rows)
+        not_trained = clicks("ps", "move", "moved", places[0], check=False)
+        assert not_trained.returncode == 2 and "no process trains this run" in not_trained.stderr
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    if consistency == "synchronous":
+        assert losses["moved"] == losses["undisturbed"]
+    else:
+        assert losses["moved"][-1] == pytest.approx(losses["undisturbed"][-1], rel=0.2)
+
+
+def test_a_run_keeps_its_servers_where_others_cannot_be_taken(clicks):
+    places = [free_place() for _ in range(2)]
+    servers = [clicks.start("ps", "serve", "--listen", place) for place in places]
+    try:
+        for server in servers:
+            server.stdout.readline()
+        def start(command, place, steps, *more):
+            yaml = clicks.write("run.yaml", job("run", "deepfm", steps=steps))
+            return command("train", yaml, "--no-measure", "--set", f"parameter_servers.servers=[{place}]", *more)
+
+        start(clicks, places[1], 2)
+        run = start(clicks.start, places[0], 1000, "--overwrite")
+        metrics = clicks.folder / "runs" / "run" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+        wrong = clicks("ps", "move", "run", "nowhere", check=False)
+        assert wrong.returncode == 2 and "HOST:PORT, as `tessera ps serve` says it" in wrong.stderr
+        holds = clicks("ps", "move", "run", *places, check=False)
+        assert holds.returncode == 2 and f"the server at {places[1]} holds" in holds.stderr and "start it anew" in holds.stderr
+        (clicks.folder / "runs" / "run" / "servers-asked.json").write_text("{")
+        wait_until(lambda: not (clicks.folder / "runs" / "run" / "servers-asked.json").exists())
+        _, message = run.communicate(timeout=120)
+        assert run.returncode == 0, message
+        assert "the run keeps its parameter servers" in message and "servers-asked.json" in message
+        assert len(clicks.metrics("run")) == 1000
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
 def wait_until(condition):
     for _ in range(3000):
         if condition():
