@@ -194,6 +194,9 @@ class Table {
   bool continue_snapshot(std::size_t rows);
   // Gives up the snapshot that is being made, or what came of the last one: the next one has all rows.
   void abandon_snapshot();
+  // Of the last snapshot, once it is complete and until the next one begins: what changes are since. Empty: nobody has named it.
+  const std::string& snapshot_name() const;
+  void name_snapshot(std::string name);
 
  private:
   struct State;

@@ -134,6 +134,7 @@ struct TableSave::Writer {
     files.rename(temporary, path);
     files.sync_directory(path.parent_path());
     file.id = id_of(blocks.checksum());
+    table.name_snapshot(file.id);
     over = true;
   }
 
@@ -151,7 +152,8 @@ struct TableSave::Writer {
 TableSave::TableSave(Table& table, FileSystem& files, std::filesystem::path path, const std::string& last)
     : writer_(std::make_unique<Writer>(table, files, std::move(path))) {
   Writer& writer = *writer_;
-  const SnapshotBegun begun = table.begin_snapshot(last.empty() ? SnapshotRows::all : SnapshotRows::changed,
+  const bool follows = !last.empty() && table.snapshot_name() == last;
+  const SnapshotBegun begun = table.begin_snapshot(follows ? SnapshotRows::changed : SnapshotRows::all,
                                                    [&writer](Key key, std::span<const std::byte> stored) { writer.take(key, stored); });
   writer.file = {.spec = table.spec(),
                  .rows = begun.rows,

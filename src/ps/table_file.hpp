@@ -29,7 +29,8 @@ struct TableFile {
 // long as this; one save of a table at a time.
 class TableSave {
  public:
-  // `last`: the id of the last file of this table, for a delta. A base is written where there is none, and after a save that failed.
+  // `last`: the id of the last file of this table, for a delta. A base is written where there is none, after a save that failed, and where
+  // another snapshot has come between.
   // Throws Error(io) where the file cannot be created.
   TableSave(Table& table, FileSystem& files, std::filesystem::path path, const std::string& last = {});
   // A file that is not complete goes.

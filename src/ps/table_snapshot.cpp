@@ -16,6 +16,7 @@ SnapshotBegun Table::begin_snapshot(SnapshotRows rows, TakeRow take) {
   state.snapshot.emplace(State::Snapshot{.rows = rows, .take = std::move(take), .stored = std::vector<std::byte>(stored_row_bytes())});
   ++state.period;
   state.complete = false;
+  state.name.clear();
   // Rows go to disk only after they were given: so the hand follows the snapshot.
   state.hand = 0;
   return begun;
@@ -34,10 +35,14 @@ bool Table::continue_snapshot(std::size_t rows) {
 void Table::abandon_snapshot() {
   State& state = *state_;
   state.complete = false;
+  state.name.clear();
   if (!state.snapshot) return;
   state.snapshot.reset();
   for (std::uint32_t row = 0; row < state.rows_begun; ++row) state.mark(row) &= static_cast<unsigned char>(~Mark::kGiven);
 }
+
+const std::string& Table::snapshot_name() const { return state_->name; }
+void Table::name_snapshot(std::string name) { state_->name = std::move(name); }
 
 void Table::State::give(Key key, std::uint32_t row) {
   unsigned char& known = mark(row);

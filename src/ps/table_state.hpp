@@ -184,6 +184,7 @@ struct Table::State {
 
   std::uint32_t period = 0;  // snapshots that began so far
   bool complete = false;     // the last one
+  std::string name = {};     // of it
   std::optional<Snapshot> snapshot;
   std::vector<Key> erased_keys;  // in this period, once there was a snapshot
 };

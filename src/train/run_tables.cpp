@@ -122,15 +122,17 @@ std::string RunTables::report(std::int64_t step) {
                  job_);
 }
 
-void RunTables::save(const std::filesystem::path& folder, std::int64_t step) {
-  if (!training_) return;
+std::function<void()> RunTables::begin_save(const std::filesystem::path& folder, std::int64_t step) {
+  if (!training_) return {};
   if (copying_) end_move();  // a table's rows are written or copied
   if (tables_) tables_->exchange();
+  std::function<void()> finish;
   if (saves_) {
-    std::filesystem::create_directories(folder);
-    tables_->save(folder, step);
+    if (moving_.valid()) moving_.wait();  // servers have rows no longer that are others'
+    finish = tables_->begin_save(folder, step);
   }
   comm_.world().barrier().wait();
+  return finish;
 }
 
 bool RunTables::has_news(const std::vector<std::string>& wanted) const {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -42,8 +43,8 @@ class RunTables {
   // For the Executor: null on ranks whose programs read no rows.
   Tables* get() { return tables_ ? &*tables_ : nullptr; }
 
-  // As Tables::save; all ranks call it.
-  void save(const std::filesystem::path& folder, std::int64_t step);
+  // As Tables::begin_save, whose answer the rank that saves gets, and others nothing; all ranks call it.
+  std::function<void()> begin_save(const std::filesystem::path& folder, std::int64_t step);
   // What the servers have done since this trainer's first step, as servers.json says it (train/tables_report.hpp): on the rank that saves;
   // empty elsewhere, and where no step was made. All ranks call it.
   std::string report(std::int64_t step);

@@ -69,7 +69,10 @@ Saver::~Saver() { wait(); }
 void Saver::write(const SaveRequest& request, const Pieces& pieces, checkpoint::LivePieces* live) const {
   checkpoint::Writer writer(*request.files, request.folder, request.state.step, comm_.rank(), comm_.world_size());
   try {
-    agree(group_, [&] { live != nullptr ? writer.write(pieces, *live) : writer.write(pieces); });
+    agree(group_, [&] {
+      live != nullptr ? writer.write(pieces, *live) : writer.write(pieces);
+      if (request.beside) request.beside();
+    });
   } catch (const Error&) {
     // Before another rank writes into this folder again.
     agree(group_, [&] {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct SaveRequest {
   std::optional<std::int64_t> keep;      // so many checkpoints stay; no value: all of them
   std::optional<checkpoint::Best> best;  // to be kept beside them
   checkpoint::State state;
+  std::function<void()> beside = {};  // what belongs to it and is not this rank's pieces is whole once this returns; on the save's thread
 };
 
 // Not thread-safe; all ranks call the same members in the same order, but for keep() and poll(). The communicator must outlive it, and the

@@ -10,6 +10,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
@@ -40,6 +41,40 @@ struct Field {
 constexpr Field kFields[] = {{"keys", "rows", "row_gradients", true}, {"history", "history_rows", "history_gradients", false}};
 
 bool changes(const model::LrScheduleSpec& schedule) { return schedule.kind != model::LrScheduleKind::constant || schedule.warmup > 0; }
+
+// Of one save in the folder of another, which stands behind it. False where the disk does not do that.
+bool shares_files(const std::filesystem::path& from, const std::filesystem::path& to) {
+  try {
+    std::filesystem::create_directories(to);
+    for (const auto& entry : std::filesystem::directory_iterator(from)) {
+      const std::filesystem::path own = to / entry.path().filename();
+      if (entry.path().extension() == ".rows")
+        std::filesystem::create_hard_link(entry.path(), own);
+      else
+        std::filesystem::copy_file(entry.path(), own);
+    }
+    return true;
+  } catch (const std::filesystem::filesystem_error& problem) {
+    log::debug(text("all rows are saved: ", problem.what()));
+    return false;
+  }
+}
+
+std::uintmax_t bytes_in(const std::filesystem::path& folder) {
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) bytes += entry.file_size();
+  return bytes;
+}
+
+// Saves of steps that have no checkpoint, but for this one.
+void remove_others(const std::filesystem::path& checkpoints, const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kFolder) || entry.path() == folder) continue;
+    if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
+      std::filesystem::remove_all(entry.path());
+  }
+}
 
 std::span<float> floats_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
 
@@ -72,12 +107,13 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
       where_(job.parameter_servers.where),
       comm_(&comm),
       client_(std::in_place, places_of(job), servers_secret_from_environment(),
-              ps::ClientOptions{.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+              ps::ClientOptions{.deadline = kPatience, .interrupted = interrupted_.get(), .worker = worker}),
       synchronous_(job.parameter_servers.consistency == "synchronous"),
       exchange_every_(job.parameter_servers.exchange_every),
       sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),
       period_(worker && worker->index == 0 && job.parameter_servers.lifecycle ? job.parameter_servers.lifecycle->period : 0),
-      counts_(worker && job.parameter_servers.lifecycle) {
+      counts_(worker && job.parameter_servers.lifecycle),
+      places_(places_of(job)) {
   const ps::TableSpec table = table_of(job);
   const bool copies = job.parameter_servers.consistency == "geo";
   dimension_ = table.dimension;
@@ -89,7 +125,7 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
       // The rank is out of memory; what waits then ends in its own words.
     }
     failed_ = true;
-    interrupted_ = true;
+    *interrupted_ = true;
   });
   try {
     asked([&] {
@@ -111,7 +147,7 @@ Tables::Tables(const model::JobSpec& job, ps::ServingTable finished)
 
 Tables::~Tables() {
   // An error of this rank may be why others will not end the steps that are waited for.
-  if (std::uncaught_exceptions() > 0) interrupted_ = true;
+  if (std::uncaught_exceptions() > 0) *interrupted_ = true;
   if (going_on_.valid()) going_on_.wait();
   if (comm_ != nullptr) comm_->on_failure({});
 }
@@ -245,6 +281,7 @@ void Tables::finish() {
 void Tables::go_on_at(const std::vector<std::string>& places, std::uint64_t run) {
   asked([&] {
     client_->go_on_at(places, servers_secret_from_environment(), run);
+    places_ = places;
     // Servers that come new know the table as it was opened.
     if (learning_rate_) client_->set_learning_rate(table_, *learning_rate_);
   });
@@ -337,19 +374,32 @@ void Tables::step_rows(const Held& held, std::span<const float> gradients) {
   client_->push(table_, held.keys, gradients, held.impressions);
 }
 
-void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
-  wait();
-  asked([&] {
-    client_->wait_for_workers();
-    client_->begin_save(tables_folder(checkpoints, step));
-    client_->finish_save();
-  });
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with(kFolder) || entry.path() == tables_folder(checkpoints, step)) continue;
-    if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
-      std::filesystem::remove_all(entry.path());
+std::function<void()> Tables::begin_save(const std::filesystem::path& checkpoints, std::int64_t step) {
+  const std::filesystem::path folder = tables_folder(checkpoints, step);
+  std::shared_ptr<ps::Client> client;
+  std::exception_ptr failed;
+  bool behind = false;
+  try {
+    wait();
+    asked([&] {
+      client_->wait_for_workers();
+      client = std::make_shared<ps::Client>(places_, servers_secret_from_environment(),
+                                            ps::ClientOptions{.deadline = kPatience, .interrupted = interrupted_.get()});
+      behind = 2 * (saved_->all - saved_->base) < saved_->base && shares_files(saved_->folder, folder);
+      client->begin_save(folder, behind ? ps::SnapshotRows::changed : ps::SnapshotRows::all);
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) throw;
+    failed = std::current_exception();
   }
+  return [client, failed, behind, checkpoints, folder, saved = saved_, interrupted = interrupted_] {
+    const Saved before = std::exchange(*saved, {});
+    if (failed) std::rethrow_exception(failed);
+    client->finish_save();
+    const std::uintmax_t all = bytes_in(folder);
+    *saved = {.folder = folder, .base = behind ? before.base : all, .all = all};
+    remove_others(checkpoints, folder);
+  };
 }
 
 void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {

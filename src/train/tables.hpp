@@ -89,10 +89,12 @@ class Tables {
   std::vector<ps::ServerStatus> status();
   ps::Staleness staleness();
 
-  // Of one rank, while the others make no step and after all have called exchange(): all rows as they are once all ranks have ended as many
-  // steps as this one, into the folder of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more.
-  // Throws io.
-  void save(const std::filesystem::path& checkpoints, std::int64_t step);
+  // Of one rank, while the others make no step and after all have called exchange(): begins to save all rows as they are once all ranks
+  // have ended as many steps as this one, into the folder of the step among a run's checkpoints. What is returned waits until they are
+  // written, on any thread and beside steps, and removes those of steps that have no checkpoint any more; it throws io, whatever has failed
+  // at the start, too. The folder shares the files of the save before (hard links) and has those rows besides that have changed since,
+  // until these take half as much as all rows did. One save at a time.
+  std::function<void()> begin_save(const std::filesystem::path& checkpoints, std::int64_t step);
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
@@ -131,7 +133,8 @@ class Tables {
 
   std::string name_;
   Where where_;
-  std::atomic<bool> interrupted_ = false;
+  // Shared with saves, which may outlive this.
+  std::shared_ptr<std::atomic<bool>> interrupted_ = std::make_shared<std::atomic<bool>>(false);
   comm::Communicator* comm_ = nullptr;  // where there is a client
   std::optional<Error> failure_ = {};   // the communicator's, before failed_ is set
   std::atomic<bool> failed_ = false;
@@ -150,6 +153,13 @@ class Tables {
   std::shared_ptr<Held> held_;
   std::shared_ptr<Held> next_;                            // of the step after that of held_, once its rows are asked for
   std::function<std::vector<nn::Batch>()> next_batches_;  // until they are
+  // The last save that has ended well, and what it takes on the disk; the next one stands behind it.
+  struct Saved {
+    std::filesystem::path folder = {};
+    std::uintmax_t base = 0, all = 0;  // bytes
+  };
+  std::shared_ptr<Saved> saved_ = std::make_shared<Saved>();
+  std::vector<std::string> places_;
   std::shared_future<Seconds> going_on_;
 };
 

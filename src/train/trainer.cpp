@@ -109,9 +109,9 @@ struct Trainer::Impl {
     traced.back().spans.insert(traced.back().spans.end(), late.begin(), late.end());
   }
 
-  SaveRequest save_request(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep,
-                           const ValidationHistory& history) const {
-    SaveRequest request{.files = &files, .folder = folder, .keep = keep, .best = {}, .state = {}};
+  SaveRequest save_request(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
+    SaveRequest request{
+        .files = &files, .folder = folder, .keep = keep, .best = {}, .state = {}, .beside = tables.begin_save(folder, step)};
     if (job.checkpoint.best) request.best = history.best;
     request.state.step = step;
     request.state.tokens = tokens;
@@ -331,13 +331,11 @@ MeasuredLinks Trainer::measure_links(const std::string& link) {
 
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
-  impl_->tables.save(folder, impl_->step);
   impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
 }
 
 void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
-  impl_->tables.save(folder, impl_->step);
   std::vector<std::vector<checkpoint::Piece>> pieces;
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) pieces.push_back(impl_->store.pieces(bucket));
   impl_->saver.begin(impl_->save_request(files, folder, keep, history), std::move(pieces));
@@ -352,7 +350,7 @@ void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& fol
   checkpoint::State state;
   state.step = impl_->step;
   state.model_fingerprint = impl_->job.model.fingerprint();
-  impl_->saver.save({&files, folder, {}, {}, state}, impl_->store.gradient_pieces());
+  impl_->saver.save({.files = &files, .folder = folder, .keep = {}, .best = {}, .state = state}, impl_->store.gradient_pieces());
 }
 
 std::int64_t Trainer::next_step() const { return impl_->step; }

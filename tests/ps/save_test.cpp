@@ -109,6 +109,24 @@ TEST(Saves, OfWhatHasChangedStandBehindTheOneBefore) {
   EXPECT_LT(size(), base + base / 20);
 }
 
+TEST(Saves, HaveAllRowsAgainWhereAnotherSaveHasComeBetween) {
+  TemporaryFolder folder;
+  Cluster cluster(2);
+  const auto save = [&](const char* to, SnapshotRows rows) {
+    cluster.client->begin_save(folder.path() / to, rows);
+    cluster.client->finish_save();
+  };
+  cluster.push(1);
+  save("run", SnapshotRows::all);
+  cluster.push(2);
+  save("other", SnapshotRows::all);
+  cluster.push(3);
+  save("run", SnapshotRows::changed);
+  Cluster again(2);
+  again.client->load(folder.path() / "run");
+  EXPECT_EQ(again.values(), cluster.values());
+}
+
 TEST(Saves, CarryARunFromTwoServersToThreeAndBack) {
   constexpr int kSteps = 15, kWorkers = 2;
   TableSpec spec = ads();

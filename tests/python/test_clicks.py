@@ -494,6 +494,19 @@ def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
     assert "1 lines cannot be read and were left out (7)" in trained.stderr
 
 
+def test_rows_that_cannot_be_saved_leave_a_checkpoint_out_and_end_nothing(clicks):
+    yaml = clicks.write("run.yaml", {**job("run", "deepfm", steps=600), "checkpoint": {"every": 300, "keep": 5}})
+    run = clicks.start("train", yaml, "--no-measure")
+    checkpoints = clicks.folder / "runs" / "run" / "checkpoints"
+    wait_until(checkpoints.exists)
+    (checkpoints / "tables-000300").write_text("in the way")
+    _, message = run.communicate(timeout=120)
+    assert run.returncode == 0, message
+    assert "no checkpoint of step 300" in message
+    assert not (checkpoints / "step-000300").exists() and (checkpoints / "step-000600").exists()
+    assert (checkpoints / "tables-000600" / "tables.json").exists()
+
+
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
     """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
@@ -510,7 +523,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
     yaml = clicks.write("parts.yaml", {**named("parts"), "checkpoint": {"every": 5, "keep": 1}})
     clicks("train", yaml, "--no-measure", "--set", "train.steps=7")
     checkpoints = clicks.folder / "runs" / "parts" / "checkpoints"
-    assert (checkpoints / "tables-000007" / "tables.json").exists()
+    # Behind the rows of step 5, whose files it shares, those that have changed since.
+    chain = json.loads((checkpoints / "tables-000007" / "tables.json").read_text())["tables"][0]["servers"][0]["files"]
+    assert len(chain) == 2 and all((checkpoints / "tables-000007" / name).exists() for name in chain)
     clicks("train", yaml, "--resume")
     assert (checkpoints / "tables-000012").exists() and not (checkpoints / "tables-000005").exists()
     losses = {name: [line["loss"] for line in clicks.metrics(name)] for name in ("whole", "parts")}
