@@ -216,6 +216,8 @@ struct LifecycleSpec {
 struct ParameterServerSpec {
   std::vector<std::string> places;  // HOST:PORT of each server; empty: some ranks of the run hold them (plan::Plan::servers)
   int threads = 0;                  // without places: servers of a host that has some; 0: the planner chooses
+  std::filesystem::path disk;       // without places: where rows lie that memory has no room for; empty: all are in memory
+  Bytes memory{0};                  // of the table in each of these servers, where there is a disk
   TableOptimizerSpec optimizer;
   std::string initializer = "uniform";  // uniform, normal, zero
   double initial_scale = 0.01;

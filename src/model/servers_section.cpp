@@ -4,6 +4,7 @@
 
 #include "base/problems.hpp"
 #include "model/learning_rate.hpp"
+#include "model/yaml_path.hpp"
 
 namespace tessera::model {
 namespace {
@@ -88,10 +89,12 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
   constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000;
   ParameterServerSpec servers;
   servers.where = node.where();
-  Section section(node,
-                  {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "exchange_every", "lifecycle"});
+  Section section(node, {"servers", "threads", "disk", "memory", "optimizer", "initializer", "rows", "consistency", "staleness",
+                         "exchange_every", "lifecycle"});
   section.read("servers", servers.places, read_server_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
+  section.read("disk", servers.disk, path_of);
+  section.read("memory", servers.memory, [](const ConfigNode& memory) { return Bytes(memory.as_bytes()); });
   section.attempt([&] {
     if (const auto optimizer = node.find("optimizer")) read_optimizer(*optimizer, steps, servers.optimizer);
   });
@@ -127,6 +130,12 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
                "consistency: synchronous or asynchronous", "or another optimizer: adagrad, adam, sgd");
   if (node.has("servers") && node.has("threads"))
     throw node.at("threads").error("threads are of servers beside the ranks, and servers are named", "servers or threads");
+  for (const char* const key : {"disk", "memory"})
+    if (node.has("servers") && node.has(key))
+      throw node.at(key).error("servers are named, and each has been told its own",
+                               text("`tessera ps serve --disk FOLDER --memory SIZE`, or no servers"));
+  if (node.has("disk") != node.has("memory"))
+    throw node.at(node.has("disk") ? "disk" : "memory").error("rows go to the disk where memory has no room for them", "disk and memory");
   return servers;
 }
 

@@ -52,8 +52,8 @@ struct PathKey {
 };
 
 std::vector<PathKey> path_keys(const JobSpec& job) {
-  std::vector<PathKey> keys = {{"model.hf", ""},    {"model.plugin", ""}, {"data.source", "synthetic"}, {"data.tokenizer.file", ""},
-                               {"cluster", "auto"}, {"parallel", "auto"}};
+  std::vector<PathKey> keys = {{"model.hf", ""},    {"model.plugin", ""}, {"data.source", "synthetic"},  {"data.tokenizer.file", ""},
+                               {"cluster", "auto"}, {"parallel", "auto"}, {"parameter_servers.disk", ""}};
   if (!job.on_end.empty() && job.on_end.front().find('/') != std::string::npos) keys.push_back({"on_end.0", ""});
   for (std::size_t i = 0; i < job.data.sources.size(); ++i)
     for (const char* entry : {"", ".path"}) keys.push_back({text("data.sources.", i, entry), ""});

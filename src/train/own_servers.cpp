@@ -21,12 +21,12 @@ struct Listening {
   std::string place;
 };
 
-Listening listen(const std::string& address, const std::string& secret) {
+Listening listen(const std::string& address, const std::string& secret, const ps::ServerOptions& options) {
   const bool six = address.find(':') != std::string::npos;
   for (int left = kTries;; --left) {
     const std::string place = six ? text("[", address, "]:", free_port()) : text(address, ":", free_port());
     try {
-      return {std::make_unique<ps::Server>(place, secret), place};
+      return {std::make_unique<ps::Server>(place, secret, options), place};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::io || left == 1) throw;
     }
@@ -35,7 +35,10 @@ Listening listen(const std::string& address, const std::string& secret) {
 
 }  // namespace
 
-OwnServers::OwnServers(const plan::Plan& plan, comm::Communicator& comm, const std::string& address, const std::string& secret) {
+OwnServers::OwnServers(const plan::Plan& plan, const model::ParameterServerSpec& spec, comm::Communicator& comm, const std::string& address,
+                       const std::string& secret) {
+  ps::ServerOptions options;
+  if (!spec.disk.empty()) options.storage = {.folder = spec.disk, .memory_limit = spec.memory};
   std::size_t all = 0;
   for (const plan::Server& server : plan.servers) all += static_cast<std::size_t>(server.threads);
   std::vector<Address> own(all, Address{}), of_ranks(all * static_cast<std::size_t>(comm.world_size()));
@@ -43,7 +46,7 @@ OwnServers::OwnServers(const plan::Plan& plan, comm::Communicator& comm, const s
   for (const plan::Server& server : plan.servers)
     for (int thread = 0; thread < server.threads; ++thread, ++next) {
       if (server.rank != comm.rank()) continue;
-      Listening listening = listen(address, secret);
+      Listening listening = listen(address, secret, options);
       ensure(listening.place.size() < own[next].size(), "an address is longer than any that there is");
       std::ranges::copy(listening.place, own[next].begin());
       running_.emplace_back([&comm, server = std::move(listening.server)](const std::stop_token& stop) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/comm.hpp"
+#include "model/job.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::train {
@@ -16,7 +17,8 @@ class OwnServers {
  public:
   // Starts those of this rank at `address`, at which the others reach this host, and tells all ranks where all of them are. All ranks call
   // it. Throws io where one cannot listen.
-  OwnServers(const plan::Plan& plan, comm::Communicator& comm, const std::string& address, const std::string& secret);
+  OwnServers(const plan::Plan& plan, const model::ParameterServerSpec& spec, comm::Communicator& comm, const std::string& address,
+             const std::string& secret);
   // Ends those of this rank; no rank may ask them any more.
   ~OwnServers();
   OwnServers(const OwnServers&) = delete;

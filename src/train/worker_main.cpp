@@ -376,7 +376,8 @@ void train_rank(const TrainArguments& arguments) {
       log::set_file(run / "log.txt");
     }
     if (!plan.servers.empty()) {
-      job.parameter_servers.places = servers.emplace(plan, *comm, arguments.rank.address(), arguments.rank.secret()).places();
+      job.parameter_servers.places =
+          servers.emplace(plan, job.parameter_servers, *comm, arguments.rank.address(), arguments.rank.secret()).places();
     }
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm, device);
     const std::filesystem::path checkpoints = run / "checkpoints";

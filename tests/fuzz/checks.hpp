@@ -47,5 +47,8 @@ Target click_log_target();
 Target image_target();
 Target idx_target();
 Target shard_target();
+Target ps_message_target();
+Target table_file_target();
+Target saved_tables_target();
 
 }  // namespace tessera::fuzz

@@ -507,6 +507,20 @@ def test_rows_that_cannot_be_saved_leave_a_checkpoint_out_and_end_nothing(clicks
     assert (checkpoints / "tables-000600" / "tables.json").exists()
 
 
+def test_rows_that_memory_has_no_room_for_lie_on_the_disk(clicks):
+    """Too few are asked for here to have to: that the limit and the folder reach the server, and that nothing else changes."""
+    clicks("train", clicks.write("memory.yaml", job("memory", "deepfm")), "--no-measure")
+    yaml = job("disk", "deepfm")
+    yaml["parameter_servers"] |= {"disk": "rows", "memory": "64 MiB"}
+    clicks("train", clicks.write("disk.yaml", yaml), "--no-measure")
+    assert (clicks.folder / "rows").is_dir()
+    assert [line["loss"] for line in clicks.metrics("disk")] == [line["loss"] for line in clicks.metrics("memory")]
+    small = clicks("train", "disk.yaml", "--no-measure", "--overwrite", "--set", "parameter_servers.memory=1 MiB", check=False)
+    assert small.returncode == 2 and "memory" in small.stderr
+    half = clicks("train", "memory.yaml", "--no-measure", "--set", "parameter_servers.memory=64 MiB", check=False)
+    assert half.returncode == 2 and "disk and memory" in half.stderr
+
+
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
     """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
