@@ -41,15 +41,15 @@ void move_run(const std::string& name, const std::vector<std::string>& given) {
   observe::ask_for_servers(run, places);
   std::cout << "asked; the run copies rows beside its steps. Ctrl-C leaves it to the run.\n" << std::flush;
   constexpr std::chrono::milliseconds kBetween(100);
-  while (!observe::asked_servers(run).empty()) {
+  while (observe::asked_servers(run) == places) {
     std::this_thread::sleep_for(kBetween);
     if (observe::is_written(run)) continue;
-    if (observe::asked_servers(run).empty()) break;
+    if (observe::asked_servers(run) != places) break;
     observe::forget_request(run);
     check_trains();
   }
   const std::optional<observe::ServersTaken> taken = observe::servers_taken(run);
-  if (!taken) throw Error(ErrorCode::interrupted, "another request has taken the place of this one", where);
+  if (!taken || taken->places != places) throw Error(ErrorCode::interrupted, "another request has taken the place of this one", where);
   if (!taken->refused.empty())
     throw Error(ErrorCode::invalid_config, text("the run keeps the servers that it had: ", taken->refused), where);
   std::string words;

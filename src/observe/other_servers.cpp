@@ -30,7 +30,8 @@ void say_servers_taken(const std::filesystem::path& run, const ServersTaken& tak
   const Json out{{"servers", taken.places}, {"after_step", taken.after_step}, {"rows", taken.rows},
                  {"beside", taken.beside},  {"stood", taken.stood},           {"refused", taken.refused}};
   write_whole(real_file_system(), run / kTaken, out.dump() + "\n");
-  forget_request(run);
+  // Another one may have come meanwhile.
+  if (asked_servers(run) == taken.places) forget_request(run);
 }
 
 void forget_request(const std::filesystem::path& run) { real_file_system().remove_all(run / kAsked); }

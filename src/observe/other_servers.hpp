@@ -22,7 +22,7 @@ struct ServersTaken {
   double beside = 0, stood = 0;  // seconds
   std::string refused = {};      // why the run has kept the servers that it had; empty: it has not
 };
-// Answers, which ends the request. Throws io.
+// Answers, which ends the request for these servers. Throws io.
 void say_servers_taken(const std::filesystem::path& run, const ServersTaken& taken);
 // Ends a request without an answer.
 void forget_request(const std::filesystem::path& run);

@@ -44,7 +44,7 @@ struct Client::Impl {
     std::vector<std::uint32_t> ids;     // at each server
     std::array<Batch, 2> batches = {};  // the last two that were pulled
     std::size_t last = 0;
-    std::vector<std::size_t> moving = {};  // 1 for each server that has more rows to move
+    std::vector<std::size_t> moving = {};  // of each server the next batch of rows that move; 0: there is none
     Batch& next() { return batches[last = 1 - last]; }
   };
 
@@ -327,34 +327,43 @@ TableCounts Client::begin_move(TableId id, std::span<const Share> after, Snapsho
   Impl::OpenTable& table = impl_->tables.at(id);
   const std::size_t servers = impl_->requests->servers();
   ensure(after.size() == servers, "a share of each server");
-  table.moving.assign(servers, 1);
+  table.moving.assign(servers, 0);
   TableCounts counts;
-  impl_->ask_each(
-      [&](std::size_t server, MessageWriter& out) {
-        impl_->add_header(server, out, Ask::move_begin, table.ids[server], 1);
-        out.add<MoveOrder>(1).front() = {.before = {static_cast<std::uint32_t>(server), static_cast<std::uint32_t>(servers)},
-                                         .after = after[server],
-                                         .changed = rows == SnapshotRows::changed ? 1u : 0u};
-      },
-      [&](std::size_t, MessageReader in) {
-        const MoveBegun begun = in.take<MoveBegun>(1).front();
-        counts = {.pushes = std::max(counts.pushes, begun.push_count), .period = std::max(counts.period, begun.period)};
-      });
+  // A server that is at a save takes longer.
+  while (std::ranges::count(table.moving, 0u) > 0)
+    impl_->exchange(
+        1, [] { return false; }, [begun = table.moving](std::size_t server) { return 1 - begun[server]; },
+        [&](std::size_t server, std::size_t, std::size_t, MessageWriter& out) {
+          impl_->add_header(server, out, Ask::move_begin, table.ids[server], 1);
+          out.add<MoveOrder>(1).front() = {.before = {static_cast<std::uint32_t>(server), static_cast<std::uint32_t>(servers)},
+                                           .after = after[server],
+                                           .changed = rows == SnapshotRows::changed ? 1u : 0u};
+        },
+        [&](std::size_t server, std::size_t, std::size_t, MessageReader in) {
+          const std::span<const char> told = in.take_rest();
+          if (told.empty()) return;
+          MoveBegun begun;
+          ensure(told.size() == sizeof begun, "a server says how far its table has come");
+          std::memcpy(&begun, told.data(), sizeof begun);
+          counts = {.pushes = std::max(counts.pushes, begun.push_count), .period = std::max(counts.period, begun.period)};
+          table.moving[server] = 1;
+        });
   return counts;
 }
 
 std::optional<MovedRows> Client::moved_rows(TableId id) {
   Impl::OpenTable& table = impl_->tables.at(id);
-  if (std::ranges::count(table.moving, 1u) == 0) return {};
+  const std::vector<std::size_t> batches = table.moving;
+  if (std::ranges::all_of(batches, [](std::size_t batch) { return batch == 0; })) return {};
   MovedRows moved;
   impl_->exchange(
-      1, [] { return false; }, [asked = table.moving](std::size_t server) { return asked[server]; },
+      1, [] { return false; }, [&](std::size_t server) { return std::size_t{batches[server] > 0 ? 1u : 0u}; },
       [&](std::size_t server, std::size_t, std::size_t, MessageWriter& out) {
-        impl_->add_header(server, out, Ask::move_rows, table.ids[server], 0);
+        impl_->add_header(server, out, Ask::move_rows, table.ids[server], batches[server]);
       },
       [&](std::size_t server, std::size_t, std::size_t, MessageReader in) {
         const MoveRows told = in.take<MoveRows>(1).front();
-        table.moving[server] = told.more != 0 ? 1 : 0;
+        table.moving[server] = told.more != 0 ? batches[server] + 1 : 0;
         const auto append = [](auto& to, const auto& items) { to.insert(to.end(), items.begin(), items.end()); };
         append(moved.erased, in.take<Key>(told.erased));
         append(moved.keys, in.take<Key>(told.rows));
@@ -434,7 +443,7 @@ void Client::put_counts(TableId id, const TableCounts& counts) {
 }
 
 std::uint64_t Client::keep(TableId id, std::span<const Share> shares) {
-  constexpr std::size_t kParts = 64;
+  constexpr std::size_t kParts = 4096;  // so that each is soon done
   ensure(shares.size() == impl_->requests->servers(), "a share of each server");
   std::uint64_t erased = 0;
   impl_->exchange(

@@ -29,8 +29,8 @@ enum class Ask : std::uint32_t {
   saved,          // until it is done; answered by the SavedTables as JSON, or by nothing: it takes longer
   load,           // the SaveOrder as JSON; answered by nothing
   // Of rows that go to other servers (shards_move.cpp), while pushes go on.
-  move_begin,    // a MoveOrder; answered by a MoveBegun
-  move_rows,     // the next of them; answered by a MoveRows, keys of erased rows, keys, then stored rows
+  move_begin,    // a MoveOrder; answered by a MoveBegun, or by nothing: a save takes longer
+  move_rows,     // `count`: which batch of them, from 1, the last one or the next; answered by a MoveRows, keys of erased rows, keys, rows
   move_waiting,  // of a table with a lifecycle, a byte's place; answered by Table::waiting() from there on, or nothing behind its end
   // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
   copy_begin,    // workers and tables as JSON, `count` bytes

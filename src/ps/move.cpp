@@ -10,9 +10,10 @@
 namespace tessera::ps {
 namespace {
 
-// A server may be at a part of its table, or at a save.
-constexpr Seconds kPatience(600);
-constexpr int kTries = 3;
+// Less than ranks wait for each other while steps stand.
+constexpr Seconds kPatience(60), kPatienceToUndo(10);
+// Each save of the run has the copy begin anew.
+constexpr int kTries = 20;
 
 // Which share of the keys each of `places` has, where `all` have them between them.
 std::vector<Share> shares(const std::vector<std::string>& places, const std::vector<std::string>& all) {
@@ -33,21 +34,25 @@ std::uint64_t rows_of(const ServerStatus& server, const std::string& table) {
 }  // namespace
 
 struct Move::Impl {
-  Impl(const std::vector<std::string>& given_from, const std::vector<std::string>& given_to, const std::string& secret,
-       const std::vector<TableSpec>& specs, const std::atomic<bool>* interrupted)
+  Impl(const std::vector<std::string>& given_from, const std::vector<std::string>& given_to, const std::string& given_secret,
+       const std::vector<TableSpec>& specs, const std::atomic<bool>* given_interrupted)
       : from(given_from),
         to(given_to),
+        secret(given_secret),
+        interrupted(given_interrupted),
         source(from, secret, {.deadline = kPatience, .interrupted = interrupted}),
         target(to, secret, {.deadline = kPatience, .interrupted = interrupted}) {
     const std::vector<ServerStatus> there = target.status();
     for (const TableSpec& spec : specs) {
+      // A copy of a table opens it once more.
+      if (std::ranges::count(tables, spec.name, [](const Both& table) { return table.spec.name; }) > 0) continue;
       for (std::size_t server = 0; server < to.size(); ++server)
         if (std::ranges::find(from, to[server]) == from.end() && rows_of(there[server], spec.name) > 0)
           throw Error(ErrorCode::invalid_config,
                       text("the server at ", to[server], " holds ", rows_of(there[server], spec.name), " rows of a table '", spec.name,
                            "' already"),
                       {}, "a server that has none of them", "start it anew");
-      tables.push_back({source.open(spec), target.open(spec), spec.lifecycle.has_value()});
+      tables.push_back({source.open(spec), target.open(spec), spec});
     }
   }
 
@@ -64,9 +69,11 @@ struct Move::Impl {
 
   struct Both {
     Client::TableId source, target;
-    bool has_lifecycle;
+    TableSpec spec;
   };
   const std::vector<std::string> from, to;
+  const std::string secret;
+  const std::atomic<bool>* const interrupted;
   Client source, target;
   std::vector<Both> tables;
   std::uint64_t rows = 0;
@@ -77,17 +84,16 @@ Move::Move(const std::vector<std::string>& from, const std::vector<std::string>&
            const std::vector<TableSpec>& tables, const std::atomic<bool>* interrupted)
     : impl_(std::make_unique<Impl>(from, to, secret, tables, interrupted)) {}
 
+// By other connections: on those of a move that has failed, answers may be under way.
 Move::~Move() {
-  if (impl_->finished) return;
-  Impl& self = *impl_;
-  try {
-    for (const Impl::Both& table : self.tables) {
-      self.source.keep(table.source, shares(self.from, self.from));
-      self.target.keep(table.target, shares(self.to, self.from));
+  const Impl& self = *impl_;
+  if (self.finished) return;
+  for (const std::vector<std::string>* const places : {&self.from, &self.to}) try {
+      Client client(*places, self.secret, {.deadline = kPatienceToUndo, .reconnect = Seconds(0), .interrupted = self.interrupted});
+      for (const Impl::Both& table : self.tables) client.keep(client.open(table.spec), shares(*places, self.from));
+    } catch (const Error& error) {
+      log::warning(text("rows that were copied to other parameter servers are left there: ", error.what()));
     }
-  } catch (const std::exception& error) {
-    log::warning(text("rows that were copied to other parameter servers are left there: ", error.what()));
-  }
 }
 
 void Move::copy() {
@@ -97,6 +103,8 @@ void Move::copy() {
       return impl_->take(SnapshotRows::changed);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::not_found || left == 1) throw;
+      // What has gone meanwhile is not among all rows.
+      for (const Impl::Both& table : impl_->tables) impl_->target.keep(table.target, shares(impl_->to, impl_->from));
     }
   }
 }
@@ -105,7 +113,7 @@ void Move::finish() {
   Impl& self = *impl_;
   self.take(SnapshotRows::changed);
   for (const Impl::Both& table : self.tables) {
-    if (!table.has_lifecycle) continue;
+    if (!table.spec.lifecycle) continue;
     // Whatever a server is told of keys that are none of its own is forgotten in time.
     std::vector<std::vector<std::byte>> waiting;
     for (std::size_t server = 0; server < self.from.size(); ++server) waiting.push_back(self.source.waiting(table.source, server));

@@ -13,8 +13,8 @@
 namespace tessera::ps {
 
 // In this order: copy() while workers train at the first servers; finish() between two steps of all of them; then they go on at the other
-// servers (Client::go_on_at); drop(). Until finish() has returned the first servers have everything, and without it nothing has happened
-// to the run: rows that were copied go when a Move ends before. Not thread-safe. Throws as Client does.
+// servers (Client::go_on_at); drop(). Until finish() has returned the first servers have everything, and without it no row of the run has
+// changed: rows that were copied go when a Move ends before. Not thread-safe. Throws as Client does.
 class Move {
  public:
   // Opens the tables at both. Throws invalid_config where a server that comes new has rows of one of them. `interrupted` as ClientOptions'.
@@ -24,9 +24,9 @@ class Move {
   Move(const Move&) = delete;
   Move& operator=(const Move&) = delete;
 
-  // All rows that move, and again those that have changed meanwhile. Begins anew, a few times, where a save has come between.
+  // All rows that move, and again those that have changed meanwhile. Begins anew, up to twenty times, where a save has come between.
   void copy();
-  // What has changed since.
+  // What has changed since. Throws not_found where a save has come between: then copy() has to be called again.
   void finish();
   // Each of the first servers erases what is another's now.
   void drop();

@@ -13,6 +13,12 @@ using Wants = comm::RequestClient::Options::Wants;
 
 constexpr Seconds kLongestWait(5);  // for a save, before the client has to ask again
 
+bool moves_all_rows(std::span<const std::byte> request) {
+  MessageReader in(request);
+  in.take<AskHeader>(1);
+  return in.take<MoveOrder>(1).front().changed == 0;
+}
+
 AskHeader header_of(std::span<const std::byte> request) { return MessageReader(request).take<AskHeader>(1).front(); }
 
 }  // namespace
@@ -32,7 +38,9 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
     throw Error(ErrorCode::peer_lost, text(place_, " has heard from its leader over a later connection"));
   if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
   if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
-  if (ask == Ask::move_begin && saves_.going_on()) return {};  // a table makes one snapshot at a time
+  // A table makes one snapshot at a time; a save has ended the move whose changed rows are asked for.
+  if (ask == Ask::move_begin && saves_.going_on() && moves_all_rows(request.bytes))
+    return request.waited < kLongestWait ? std::nullopt : std::optional<std::size_t>(0);
   if (leads_ && is_copy(ask))
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");

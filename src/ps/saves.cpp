@@ -80,9 +80,8 @@ SaveOrder save_order_from_json(const std::string& words) {
 }
 
 void Saves::begin(const SaveOrder& order, const std::vector<Table*>& tables) {
-  saves_.clear();
+  abandon();
   failed_ = nullptr;
-  at_ = 0;
   files_.create_directories(order.folder);
   // A save ends the one before it of its table: all of them begin at this moment, and so must not move.
   saves_.reserve(tables.size());
@@ -97,6 +96,7 @@ void Saves::begin(const SaveOrder& order, const std::vector<Table*>& tables) {
     if (save.file().rows == SnapshotRows::all && chain.files.size() > 1) chain.files.erase(chain.files.begin(), chain.files.end() - 1);
     saves_.push_back({{.name = name, .servers = {std::move(chain)}}, std::move(save)});
   }
+  begun_ = true;
 }
 
 bool Saves::go_on() {
@@ -116,6 +116,7 @@ bool Saves::go_on() {
 
 std::optional<std::vector<SavedTable>> Saves::written() {
   if (failed_) std::rethrow_exception(failed_);
+  if (!begun_) throw Error(ErrorCode::io, "this server has begun no save: it has taken the place of one that did, or has begun anew");
   if (at_ < saves_.size()) return {};
   std::vector<SavedTable> tables;
   for (const One& one : saves_) tables.push_back(one.chain);
@@ -134,8 +135,10 @@ void load_tables(const SaveOrder& order, const std::vector<Table*>& tables) {
       if (same && server != order.server) continue;
       std::vector<std::filesystem::path> files;
       for (const std::string& file : saved->servers[server].files) files.push_back(order.folder / file);
-      load_table(
-          *table, files, same ? std::function<bool(Key)>() : [&](Key key) { return server_of(key, order.servers) == order.server; });
+      // A server may have had rows of others, which it has not given away or was to be given.
+      load_table(*table, files, [&, of = saved->servers.size()](Key key) {
+        return server_of(key, of) == server && server_of(key, order.servers) == order.server;
+      });
     }
   }
 }

@@ -53,11 +53,12 @@ class Saves {
   explicit Saves(FileSystem& files) : files_(files) {}
   // All tables as they are now. Ends a save that is not complete. Throws io.
   void begin(const SaveOrder& order, const std::vector<Table*>& tables);
-  void abandon() { saves_.clear(), at_ = 0; }
+  void abandon() { saves_.clear(), at_ = 0, begun_ = false; }
   bool going_on() const { return at_ < saves_.size() && !failed_; }
   // Writes a little. False: there is nothing to write.
   bool go_on();
-  // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with.
+  // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with, and io
+  // where none was begun.
   std::optional<std::vector<SavedTable>> written();
 
  private:
@@ -68,6 +69,7 @@ class Saves {
   FileSystem& files_;
   std::vector<One> saves_;
   std::size_t at_ = 0;
+  bool begun_ = false;
   std::exception_ptr failed_;
 };
 

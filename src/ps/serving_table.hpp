@@ -81,9 +81,9 @@ class ServingWriter {
 };
 
 // Writes the table `name` that servers have saved into `folder` (Client::begin_save), however many they were. `type`: how rows are stored;
-// none: as the servers store them. Where a server's rows were saved as a base alone, as training does, they pass through; deltas are laid
-// over their base in memory, one server's rows at a time. Returns the number of rows. Throws not_found where there is no such table, and as
-// load_table() and ServingWriter do.
+// none: as the servers store them. Where a server's rows were saved as a base alone they pass through; deltas are laid over their base, one
+// server's rows at a time, in memory up to a limit and beside `path` beyond it. Returns the number of rows. Throws not_found where there is
+// no such table, and as load_table() and ServingWriter do.
 std::uint64_t write_serving_table(FileSystem& files, const std::filesystem::path& folder, const std::string& name,
                                   std::optional<RowType> type, const std::filesystem::path& path);
 

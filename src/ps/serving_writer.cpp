@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "ps/batch.hpp"
 #include "ps/row_values.hpp"
 #include "ps/saves.hpp"
 #include "ps/serving_format.hpp"
@@ -138,6 +139,10 @@ std::uint64_t ServingWriter::finish() {
   return end.rows;
 }
 
+namespace {
+constexpr Bytes kMostMemory{std::int64_t{1} << 30};  // of a table that stands in several files
+}
+
 std::uint64_t write_serving_table(FileSystem& files, const std::filesystem::path& folder, const std::string& name,
                                   std::optional<RowType> type, const std::filesystem::path& path) {
   const SavedFolder saved = read_saved_folder(folder);
@@ -146,19 +151,23 @@ std::uint64_t write_serving_table(FileSystem& files, const std::filesystem::path
     throw Error(ErrorCode::not_found, text("there is no table ", name, " in ", folder.string()), {.file = folder.string(), .block = {}},
                 "a folder that tables were saved to");
   std::optional<ServingWriter> writer;
-  for (const SavedTable::Chain& chain : table->servers) {
+  const std::size_t servers = table->servers.size();
+  for (std::size_t server = 0; server < servers; ++server) {
+    const SavedTable::Chain& chain = table->servers[server];
     std::vector<std::filesystem::path> parts;
     for (const std::string& file : chain.files) parts.push_back(folder / file);
     const TableSpec spec = table_file_head(parts.at(0)).spec;
     if (!writer) writer.emplace(files, path, name, spec.dimension, type.value_or(spec.type));
+    const auto add = [&](Key key, std::span<const std::byte> stored) {
+      if (server_of(key, servers) == server) writer->add(key, spec.type, stored);
+    };
     if (parts.size() > 1) {
-      Table whole(spec);
+      Table whole(spec, TableStorage{.folder = path.parent_path(), .memory_limit = kMostMemory});
       load_table(whole, parts);
-      whole.for_each([&](Key key, std::span<const std::byte> stored) { writer->add(key, spec.type, stored); });
+      whole.for_each(add);
       continue;
     }
-    const TableFile file =
-        read_table_file(parts[0], [&](Key key, std::span<const std::byte> stored) { writer->add(key, spec.type, stored); });
+    const TableFile file = read_table_file(parts[0], add);
     if (file.rows != SnapshotRows::all)
       throw Error(ErrorCode::invalid_config, text("the rows of ", parts[0].string(), " follow another file"),
                   {.file = parts[0].string(), .block = {}}, "a base, and its deltas in the order in which they were saved");

@@ -51,6 +51,9 @@ class Shards {
     MoveOrder order = {};
     std::vector<Key> erased = {}, keys = {};
     std::vector<std::byte> rows = {};
+    // Of the last batch, which may be asked for again: it stays until the next one is.
+    std::uint64_t batch = 0;
+    std::size_t sent_erased = 0, sent_rows = 0;
     bool over = false;      // the snapshot has given all
     bool too_many = false;  // nobody took them
   };
@@ -82,6 +85,7 @@ class Shards {
   void stop_move(Shard& shard);
   void begin_move(const AskHeader& header, MessageReader& in, MessageWriter& out);
   void move_rows(const AskHeader& header, MessageWriter& out);
+  void next_batch(Shard& shard);
   void move_waiting(const AskHeader& header, MessageReader& in, MessageWriter& out);
   PushResult put(const AskHeader& header, MessageReader& in);
 

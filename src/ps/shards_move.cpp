@@ -66,25 +66,39 @@ void Shards::move_rows(const AskHeader& header, MessageWriter& out) {
     throw Error(ErrorCode::not_found, text("no rows of table ", shard.spec.name, " go to other servers"), {}, "",
                 "a save has ended the move, or the server has begun anew: begin it again");
   Move& move = *shard.move;
+  const std::size_t row_bytes = shard.table.stored_row_bytes();
+  if (header.count == move.batch + 1)
+    next_batch(shard);
+  else if (header.count != move.batch)
+    throw Error(ErrorCode::not_found, text("a client asks for batch ", header.count, " of rows, and ", move.batch, " have been given"), {},
+                "", "the server has begun anew: begin the move again");
+  MoveRows& told = out.add<MoveRows>(1).front();
+  out.add(std::span<const Key>(move.erased).first(move.sent_erased));
+  out.add(std::span<const Key>(move.keys).first(move.sent_rows));
+  out.add(std::span<const std::byte>(move.rows).first(move.sent_rows * row_bytes));
+  const bool all = move.sent_erased == move.erased.size() && move.sent_rows == move.keys.size();
+  told = {.erased = move.sent_erased, .rows = move.sent_rows, .more = move.over && all ? 0u : 1u};
+}
+
+// The batch before has arrived.
+void Shards::next_batch(Shard& shard) {
+  Move& move = *shard.move;
   const std::size_t row_bytes = shard.table.stored_row_bytes(), most = kRoom / (sizeof(Key) + row_bytes);
+  drop_first(move.erased, move.sent_erased);
+  drop_first(move.keys, move.sent_rows);
+  drop_first(move.rows, move.sent_rows * row_bytes);
   for (int turn = 0; turn < kTurns && !move.over && move.keys.size() < most; ++turn)
     move.over = !shard.table.continue_snapshot(kRowsOfATurn);
   if (move.too_many) {
+    const std::string name = shard.spec.name;
     stop_move(shard);
     throw Error(ErrorCode::resource_exhausted,
-                text("more rows of table ", shard.spec.name, " have changed than are taken to other servers"), {},
+                text("more rows of table ", name, " have changed, or have gone to the disk, than can be held for other servers"), {},
                 text(kMostAside, " bytes between two requests for them"), "begin the move again while less is trained");
   }
-  const std::size_t erased = std::min(move.erased.size(), kRoom / sizeof(Key));
-  const std::size_t rows = std::min(move.keys.size(), (kRoom - erased * sizeof(Key)) / (sizeof(Key) + row_bytes));
-  MoveRows& told = out.add<MoveRows>(1).front();
-  out.add(std::span<const Key>(move.erased).first(erased));
-  out.add(std::span<const Key>(move.keys).first(rows));
-  out.add(std::span<const std::byte>(move.rows).first(rows * row_bytes));
-  drop_first(move.erased, erased);
-  drop_first(move.keys, rows);
-  drop_first(move.rows, rows * row_bytes);
-  told = {.erased = erased, .rows = rows, .more = move.over && move.erased.empty() && move.keys.empty() ? 0u : 1u};
+  ++move.batch;
+  move.sent_erased = std::min(move.erased.size(), kRoom / sizeof(Key));
+  move.sent_rows = std::min(move.keys.size(), (kRoom - move.sent_erased * sizeof(Key)) / (sizeof(Key) + row_bytes));
 }
 
 void Shards::move_waiting(const AskHeader& header, MessageReader& in, MessageWriter& out) {

@@ -190,7 +190,7 @@ std::size_t Table::erase(std::span<const Key> keys) {
       }
       --state.row_count;
       ++erased;
-      if (state.period > 0) state.erased_keys.push_back(key);
+      if (state.complete || state.snapshot) state.erased_keys.push_back(key);
     }
   });
   return erased;

@@ -169,7 +169,7 @@ std::uint64_t Table::evict(std::uint32_t part, std::uint32_t parts) {
       if (!leaves[next++]) return false;
       state.free_row(row);
       state.swept[state.partition_of(key)] = state.erased;
-      if (state.period > 0) state.erased_keys.push_back(key);
+      if (state.complete || state.snapshot) state.erased_keys.push_back(key);
       return true;
     });
     state.row_count -= leaving;

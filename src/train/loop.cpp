@@ -73,7 +73,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     for (const SpeedChange& change : changes) change.warns ? observer.on_warning(change.words) : observer.on_note(change.words);
     const bool of_ranks = std::any_of(changes.begin(), changes.end(), [](const SpeedChange& change) { return change.rank >= 0; });
     const bool of_links = measures_links && turns.due(changes, trainer.next_step());
-    if (options.rebalance && (of_ranks || of_links) && trainer.next_step() < end) {
+    if (options.rebalance && (of_ranks || of_links) && trainer.next_step() < end && !trainer.moves_servers()) {
       note(trainer.wait_for_save());
       const MeasuredLinks links = of_links ? trainer.measure_links(options.network) : MeasuredLinks();
       const bool changed = trainer.change_plan(observer.on_other_speeds(changes, links));
@@ -105,12 +105,12 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
       trainer.begin_save(files, options.checkpoints, job.checkpoint.keep, history);
     }
   }
+  if (const std::optional<OtherServers> other = trainer.unsaid_servers()) observer.on_other_servers(*other);
   note(trainer.wait_for_save());
   if (!options.keep) return outcome;
   if (trainer.next_step() > saved_at) {
     trainer.save(files, options.checkpoints, job.checkpoint.keep, history);
     observer.on_saved(trainer.next_step());
-    if (const std::optional<OtherServers> other = trainer.follow_servers({})) observer.on_other_servers(*other);
   }
   if (outcome.stopped_early) observer.on_early_stop(trainer.next_step(), history);
   // A run that had nothing left to do says what it has come to.

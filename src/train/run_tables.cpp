@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -39,10 +40,11 @@ std::string said_by(int rank, std::string words, comm::Communicator& comm) {
 
 RunTables::~RunTables() {
   if (!moving_.valid()) return;
-  if (copying_) give_up_ = true;
+  const bool failing = std::uncaught_exceptions() > 0;
+  if (failing || phase_ == Phase::copies) give_up_ = true;
   moving_.wait();
   // What was copied goes, unless an error is why others may not answer.
-  give_up_ = std::uncaught_exceptions() > 0;
+  give_up_ = failing;
 }
 
 bool RunTables::holds(const program::Program& program) const {
@@ -124,11 +126,9 @@ std::string RunTables::report(std::int64_t step) {
 
 std::function<void()> RunTables::begin_save(const std::filesystem::path& folder, std::int64_t step) {
   if (!training_) return {};
-  if (copying_) end_move();  // a table's rows are written or copied
   if (tables_) tables_->exchange();
   std::function<void()> finish;
   if (saves_) {
-    if (moving_.valid()) moving_.wait();  // servers have rows no longer that are others'
     finish = tables_->begin_save(folder, step);
   }
   comm_.world().barrier().wait();
@@ -137,7 +137,7 @@ std::function<void()> RunTables::begin_save(const std::filesystem::path& folder,
 
 bool RunTables::has_news(const std::vector<std::string>& wanted) const {
   if (!training_) return false;
-  if (!copying_) return !wanted.empty();
+  if (phase_ == Phase::stays) return !wanted.empty();
   return saves_ && moving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -145,70 +145,86 @@ void RunTables::follow(const std::vector<std::string>& wanted) {
   std::string words;
   for (const std::string& place : wanted) words += place + "\n";
   words = said_by(0, std::move(words), comm_);
-  if (!copying_ && !words.empty()) {
-    copying_ = true;
+  if (phase_ == Phase::stays) {
+    if (words.empty()) return;
     other_ = {};
     std::istringstream lines(words);
     for (std::string place; std::getline(lines, place);) other_.places.push_back(place);
     copying_since_ = real_clock().now();
-    if (!saves_) return;
-    tables_->wait();
-    moving_ = std::async(std::launch::async, [this, before = std::move(moving_), from = job_.parameter_servers.places, to = other_.places,
-                                              tables = tables_->opened()]() mutable {
-      if (before.valid()) before.get();
-      move_ = std::make_unique<ps::Move>(from, to, servers_secret_from_environment(), tables, &give_up_);
-      move_->copy();
-    });
+    phase_ = Phase::copies;
+    if (saves_) copy();
     return;
   }
-  std::int64_t copied = has_news({}) ? 1 : 0;
-  comm_.world().all_reduce(&copied, 1, comm::DataType::i64, comm::Reduction::max).wait();
-  if (copied > 0) end_move();
+  std::int64_t ready = has_news({}) ? 1 : 0;
+  comm_.world().all_reduce(&ready, 1, comm::DataType::i64, comm::Reduction::max).wait();
+  if (ready == 0) return;
+  if (phase_ == Phase::copies) return end_copy();
+  phase_ = Phase::stays;
+  ended_ = std::exchange(other_, {});
 }
 
-void RunTables::end_move() {
-  copying_ = false;
-  OtherServers ended = std::exchange(other_, {});
+void RunTables::copy() {
+  tables_->wait();
+  moving_ = std::async(std::launch::async, [this, before = std::move(moving_), from = job_.parameter_servers.places, to = other_.places,
+                                            tables = tables_->opened()]() mutable {
+    if (before.valid()) before.wait();
+    if (!move_) move_ = std::make_unique<ps::Move>(from, to, servers_secret_from_environment(), tables, &give_up_);
+    move_->copy();
+  });
+}
+
+// The copy has ended, in one way or another.
+void RunTables::end_copy() {
   const Seconds begin = real_clock().now();
-  ended.after_step = step_;
+  other_.after_step = step_;
   // Nothing is under way to the servers any more.
   if (tables_) tables_->finish();
   comm_.world().barrier().wait();
   std::string refused;
+  bool again = false;
   if (saves_) {
+    bool copied = false;
     try {
       moving_.get();
+      copied = true;
       move_->finish();
-      ended.rows = move_->rows();
     } catch (const Error& error) {
+      again = copied && error.code() == ErrorCode::not_found;
       refused = error.what();
-      move_.reset();
     }
+    other_.rows = move_ ? move_->rows() : 0;
+    if (again)
+      copy();
+    else if (!refused.empty())
+      moving_ = std::async(std::launch::async, [move = std::move(move_)]() mutable { move.reset(); });
   }
-  ended.refused = said_by(saving_rank_, std::move(refused), comm_);
-  comm_.world().broadcast(&ended.rows, sizeof ended.rows, comm::DataType::u8, saving_rank_).wait();
-  if (ended.refused.empty()) {
+  if (said_by(saving_rank_, again ? "again" : "", comm_) == "again") return;
+  other_.refused = said_by(saving_rank_, std::move(refused), comm_);
+  comm_.world().broadcast(&other_.rows, sizeof other_.rows, comm::DataType::u8, saving_rank_).wait();
+  phase_ = Phase::drops;
+  other_.beside = begin - copying_since_;
+  if (other_.refused.empty()) {
     const std::uint64_t run = run_number(comm_);
-    if (tables_) tables_->go_on_at(ended.places, run);
-    job_.parameter_servers.places = ended.places;
+    if (tables_) tables_->go_on_at(other_.places, run);
+    job_.parameter_servers.places = other_.places;
     comm_.world().barrier().wait();
     if (saves_) {
       // The servers that were left count for themselves.
       first_step_ = step_;
       first_look_ = real_clock().now();
       at_first_ = tables_->status();
-      moving_ = std::async(std::launch::async, [this] {
+      moving_ = std::async(std::launch::async, [this, saving = tables_->saving(), move = std::move(move_)] {
+        // A save that was begun at the servers before ends there.
+        while (!saving.expired() && !give_up_) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         try {
-          move_->drop();
+          move->drop();
         } catch (const Error& error) {
           log::warning(text("rows that have gone to other parameter servers are left where they were: ", error.what()));
         }
       });
     }
   }
-  ended.beside = begin - copying_since_;
-  ended.stood = real_clock().now() - begin;
-  ended_ = std::move(ended);
+  other_.stood = real_clock().now() - begin;
 }
 
 }  // namespace tessera::train

@@ -54,28 +54,29 @@ class RunTables {
   }
   // Of all ranks: the servers have all that they have trained, and others may go on as the workers of another run.
   void finish() {
-    if (copying_) end_move();
     if (training_ && tables_) tables_->finish();
   }
 
   // Between two steps, of all ranks where one of them has_news(): with `wanted`, which counts on rank 0, begins to copy the rows to other
-  // servers beside the steps that follow; and where that has ended, goes on with those. A save or a change of plan waits for it.
+  // servers beside the steps that follow; where that has ended, goes on with those; and where those that were left hold nothing any more,
+  // says so. A save has the copy begin anew.
   void follow(const std::vector<std::string>& wanted);
   bool has_news(const std::vector<std::string>& wanted) const;
+  bool moves() const { return phase_ != Phase::stays; }
   // What has come of it, once, on all ranks.
   std::optional<OtherServers> other_servers() { return std::exchange(ended_, std::nullopt); }
+  // At the end of a run, which does not wait until it is said.
+  std::optional<OtherServers> unsaid_servers() const { return phase_ == Phase::drops ? std::optional(other_) : ended_; }
   // Of a trainer that goes on where another one of the run has been.
-  void stay_at(RunTables& before) {
-    job_.parameter_servers.places = before.job_.parameter_servers.places;
-    ended_ = before.other_servers();
-  }
+  void stay_at(const RunTables& before) { job_.parameter_servers.places = before.job_.parameter_servers.places; }
 
  private:
   bool holds(const program::Program& program) const;
   std::optional<ps::Worker> worker(const program::Program& program, std::int64_t step);
   void open(const program::Program& program, std::optional<std::int64_t> step);
 
-  void end_move();
+  void copy();
+  void end_copy();
 
   model::JobSpec job_;  // with the servers that the run has now
   const plan::Plan& plan_;
@@ -91,8 +92,8 @@ class RunTables {
   std::int64_t from_step_ = 0;
   std::int64_t step_ = 0;  // steps that were made, where there are tables
   int saving_rank_ = 0;    // that of the first step on
-  bool copying_ = false;   // to other_
-  OtherServers other_ = {};
+  enum class Phase { stays, copies, drops } phase_ = Phase::stays;
+  OtherServers other_ = {};  // that the rows go to
   Seconds copying_since_ = {};
   // Of the rank that saves.
   std::atomic<bool> give_up_ = false;

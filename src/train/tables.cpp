@@ -31,7 +31,7 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
   return job.parameter_servers.places;
 }
 
-constexpr const char* kFolder = "tables-";
+constexpr const char *kFolder = "tables-", *kRows = ".rows";
 
 // The keys that batches may have, and the names of what they get for them.
 struct Field {
@@ -46,13 +46,9 @@ bool changes(const model::LrScheduleSpec& schedule) { return schedule.kind != mo
 bool shares_files(const std::filesystem::path& from, const std::filesystem::path& to) {
   try {
     std::filesystem::create_directories(to);
-    for (const auto& entry : std::filesystem::directory_iterator(from)) {
-      const std::filesystem::path own = to / entry.path().filename();
-      if (entry.path().extension() == ".rows")
-        std::filesystem::create_hard_link(entry.path(), own);
-      else
-        std::filesystem::copy_file(entry.path(), own);
-    }
+    for (const auto& entry : std::filesystem::directory_iterator(from))
+      if (entry.path().extension() == kRows) std::filesystem::create_hard_link(entry.path(), to / entry.path().filename());
+    std::filesystem::copy_file(from / "tables.json", to / "tables.json");
     return true;
   } catch (const std::filesystem::filesystem_error& problem) {
     log::debug(text("all rows are saved: ", problem.what()));
@@ -62,18 +58,21 @@ bool shares_files(const std::filesystem::path& from, const std::filesystem::path
 
 std::uintmax_t bytes_in(const std::filesystem::path& folder) {
   std::uintmax_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) bytes += entry.file_size();
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == kRows) bytes += entry.file_size();
   return bytes;
 }
 
-// Saves of steps that have no checkpoint, but for this one.
-void remove_others(const std::filesystem::path& checkpoints, const std::filesystem::path& folder) {
+// Saves of steps that have no checkpoint, but for this one; what cannot go now goes at the next save.
+void remove_others(const std::filesystem::path& checkpoints, const std::filesystem::path& folder) try {
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with(kFolder) || entry.path() == folder) continue;
     if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
       std::filesystem::remove_all(entry.path());
   }
+} catch (const std::filesystem::filesystem_error& problem) {
+  log::warning(text("rows of an earlier checkpoint were not removed: ", problem.what()));
 }
 
 std::span<float> floats_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
@@ -391,13 +390,21 @@ std::function<void()> Tables::begin_save(const std::filesystem::path& checkpoint
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io) throw;
     failed = std::current_exception();
+  } catch (const std::filesystem::filesystem_error& problem) {
+    failed = std::make_exception_ptr(Error(ErrorCode::io, problem.what()));
   }
-  return [client, failed, behind, checkpoints, folder, saved = saved_, interrupted = interrupted_] {
+  auto token = std::make_shared<char>();
+  saving_ = token;
+  return [client, failed, behind, token, checkpoints, folder, saved = saved_, interrupted = interrupted_] {
     const Saved before = std::exchange(*saved, {});
     if (failed) std::rethrow_exception(failed);
-    client->finish_save();
-    const std::uintmax_t all = bytes_in(folder);
-    *saved = {.folder = folder, .base = behind ? before.base : all, .all = all};
+    try {
+      client->finish_save();
+      const std::uintmax_t all = bytes_in(folder);
+      *saved = {.folder = folder, .base = behind ? before.base : all, .all = all};
+    } catch (const std::filesystem::filesystem_error& problem) {
+      throw Error(ErrorCode::io, problem.what());
+    }
     remove_others(checkpoints, folder);
   };
 }

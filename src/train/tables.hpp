@@ -95,6 +95,8 @@ class Tables {
   // at the start, too. The folder shares the files of the save before (hard links) and has those rows besides that have changed since,
   // until these take half as much as all rows did. One save at a time.
   std::function<void()> begin_save(const std::filesystem::path& checkpoints, std::int64_t step);
+  // Expires when what the last begin_save() has returned has gone.
+  std::weak_ptr<void> saving() const { return saving_; }
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
@@ -159,6 +161,7 @@ class Tables {
     std::uintmax_t base = 0, all = 0;  // bytes
   };
   std::shared_ptr<Saved> saved_ = std::make_shared<Saved>();
+  std::weak_ptr<void> saving_;
   std::vector<std::string> places_;
   std::shared_future<Seconds> going_on_;
 };

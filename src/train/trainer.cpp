@@ -313,6 +313,9 @@ std::optional<OtherServers> Trainer::follow_servers(const std::vector<std::strin
   return impl_->tables.other_servers();
 }
 
+std::optional<OtherServers> Trainer::unsaid_servers() const { return impl_->tables.unsaid_servers(); }
+bool Trainer::moves_servers() const { return impl_->tables.moves(); }
+
 const plan::Plan& Trainer::plan() const { return impl_->plan; }
 
 MeasuredLinks Trainer::measure_links(const std::string& link) {

@@ -103,6 +103,10 @@ class Trainer {
   // After each step, of all ranks: other parameter servers for a model with tables, HOST:PORT each, which count on rank 0; empty: none are
   // wanted. Their rows are copied beside the steps that follow, and then the run goes on with them, which is returned.
   std::optional<OtherServers> follow_servers(const std::vector<std::string>& wanted);
+  // What it will not come to return, as the run ends.
+  std::optional<OtherServers> unsaid_servers() const;
+  // Whether they are at it; then plans stay.
+  bool moves_servers() const;
   // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
   // Also waits for rows of tables that are being pulled or pushed.
   void finish();

@@ -163,7 +163,7 @@ class RunObserver final : public train::LoopObserver {
       return observe::asked_servers(run_);
     } catch (const Error& error) {
       on_warning(error.what());
-      observe::forget_request(run_);
+      tolerate([&] { observe::forget_request(run_); });
       return {};
     }
   }
@@ -176,12 +176,7 @@ class RunObserver final : public train::LoopObserver {
                 " rows were copied in ", to_text(other.beside), " beside steps, and steps waited ", to_text(other.stood)));
     else
       on_warning(text("the run keeps its parameter servers, and has not taken ", places, ": ", other.refused));
-    observe::say_servers_taken(run_, {.places = other.places,
-                                      .after_step = other.after_step,
-                                      .rows = other.rows,
-                                      .beside = other.beside.value,
-                                      .stood = other.stood.value,
-                                      .refused = other.refused});
+    say_taken(other);
   }
 
   void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
@@ -196,6 +191,8 @@ class RunObserver final : public train::LoopObserver {
 
   void finish() {
     if (progress_) progress_->finish();
+    const std::vector<std::string> left = wanted_servers();
+    if (!left.empty()) say_taken({.places = left, .after_step = trainer_.next_step(), .refused = "the run has ended"});
   }
 
  private:
@@ -203,6 +200,27 @@ class RunObserver final : public train::LoopObserver {
     if (unigram_entropy_ <= 0) return {};
     const double gain = unigram_entropy_ - loss;
     return text("; unigram entropy ", fixed(unigram_entropy_, 4), ": ", fixed(std::abs(gain), 4), " nats ", gain >= 0 ? "better" : "worse");
+  }
+
+  // A disk that is full ends no training.
+  template <typename Work>
+  void tolerate(const Work& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      on_warning(error.what());
+    }
+  }
+
+  void say_taken(const train::OtherServers& other) {
+    tolerate([&] {
+      observe::say_servers_taken(run_, {.places = other.places,
+                                        .after_step = other.after_step,
+                                        .rows = other.rows,
+                                        .beside = other.beside.value,
+                                        .stood = other.stood.value,
+                                        .refused = other.refused});
+    });
   }
 
   // Shown where there is a progress; recorded in any case.
@@ -405,6 +423,7 @@ void train_rank(const TrainArguments& arguments) {
                                      &control::stop_when_asked()};
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
+      observe::forget_request(run);  // of a process before
       RunObserver observer(arguments, job, plan, cluster, profile, trainer,
                            sequences != nullptr && sequences->tokenizer() != nullptr && trainer.validates()
                                ? sequences->unigram_entropy_of_validation()

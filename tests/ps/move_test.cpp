@@ -12,6 +12,7 @@
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
+#include "ps/connection_breaker.hpp"
 #include "ps/move.hpp"
 #include "ps/running_server.hpp"
 
@@ -150,6 +151,28 @@ TEST(Move, ThatIsGivenUpLeavesEverythingWhereItWas) {
     EXPECT_GT(rows_at({a, b, c})[2], 0u);
   }
   EXPECT_EQ(rows_at({a, b, c}), before);
+  EXPECT_EQ(values_of(run.client, run.table), values);
+}
+
+TEST(Move, LosesNoRowWhenConnectionsAreLost) {
+  std::deque<RunningServer> servers(2);
+  const std::string &a = servers[0].place, &b = servers[1].place;
+  Trained run({a});
+  const std::vector<float> values = values_of(run.client, run.table);
+  {
+    Move move({a}, {b}, "", {run.spec});
+    const ConnectionBreaker breaker(5);
+    for (int times = 0; times < 20; ++times) move.copy();
+    for (bool finished = false; !finished;) try {
+        move.finish();
+        finished = true;
+      } catch (const Error& error) {
+        // A request for what has changed, asked for again, ends the move.
+        ASSERT_EQ(error.code(), ErrorCode::not_found) << error.what();
+        move.copy();
+      }
+  }
+  run.client.go_on_at({b}, "", 1);
   EXPECT_EQ(values_of(run.client, run.table), values);
 }
 
