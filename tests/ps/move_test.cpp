@@ -155,25 +155,35 @@ TEST(Move, ThatIsGivenUpLeavesEverythingWhereItWas) {
 }
 
 TEST(Move, LosesNoRowWhenConnectionsAreLost) {
+  constexpr int kWide = 64, kMoves = 20;  // many messages
   std::deque<RunningServer> servers(2);
-  const std::string &a = servers[0].place, &b = servers[1].place;
-  Trained run({a});
-  const std::vector<float> values = values_of(run.client, run.table);
+  const TableSpec spec{.name = "wide", .dimension = kWide};
+  Client client({servers[0].place}, "");
+  const Client::TableId table = client.open(spec);
+  const std::vector<Key> keys = all_keys();
+  std::vector<float> before(kKeys * kWide, 1.0f), after(before.size());
+  client.push(table, keys, before);
+  client.pull(table, keys, before, Absent::zeros);
   {
-    Move move({a}, {b}, "", {run.spec});
     const ConnectionBreaker breaker(5);
-    for (int times = 0; times < 20; ++times) move.copy();
-    for (bool finished = false; !finished;) try {
-        move.finish();
-        finished = true;
-      } catch (const Error& error) {
-        // A request for what has changed, asked for again, ends the move.
-        ASSERT_EQ(error.code(), ErrorCode::not_found) << error.what();
-        move.copy();
-      }
+    for (std::uint64_t moves = 0; moves < kMoves; ++moves) {
+      const Places from = {servers[moves % 2].place}, to = {servers[1 - moves % 2].place};
+      Move move(from, to, "", {spec});
+      move.copy();
+      for (bool finished = false; !finished;) try {
+          move.finish();
+          finished = true;
+        } catch (const Error& error) {
+          // A request for what has changed, asked for again, ends the move.
+          ASSERT_EQ(error.code(), ErrorCode::not_found) << error.what();
+          move.copy();
+        }
+      client.go_on_at(to, "", moves);
+      move.drop();
+    }
   }
-  run.client.go_on_at({b}, "", 1);
-  EXPECT_EQ(values_of(run.client, run.table), values);
+  client.pull(table, keys, after, Absent::zeros);
+  EXPECT_EQ(after, before);
 }
 
 TEST(Move, BeginsAnewWhereASaveHasComeBetween) {

@@ -17,6 +17,7 @@
 #include "base/error.hpp"
 #include "base/free_port.hpp"
 #include "base/random.hpp"
+#include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
 #include "ps/move.hpp"
 #include "ps/server.hpp"
@@ -180,6 +181,24 @@ TEST(Pair, PlacesOfRowsThatTheLostServerHasToldMisleadNobody) {
   servers.leader.kill();
   counting.push();
   counting.expect_all();
+}
+
+TEST(Pair, ASaveWhoseServerIsLostIsNone) {
+  TwoServers servers;
+  Counting counting(servers.place());
+  wait_for_backup(counting.client);
+  counting.push();
+  TemporaryFolder folder;
+  counting.client.begin_save(folder.path());
+  servers.leader.kill();
+  try {
+    counting.client.finish_save();
+    ADD_FAILURE() << "the backup has written nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+  }
+  counting.client.begin_save(folder.path());
+  counting.client.finish_save();
 }
 
 TEST(Pair, WhatMovesToAnotherPairIsAtItsBackupAndAServerThatIsLostBeforeEndsNothingButTheMove) {

@@ -416,6 +416,7 @@ def test_servers_are_added_and_left_while_a_run_trains(clicks, consistency):
         for name in ("undisturbed", "moved"):
             yaml = job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table={"kind": "adagrad", "lr": 0.05, "schedule": {"warmup": 100}}, steps=1000)
             yaml["parameter_servers"] |= {"consistency": consistency, "servers": places[:2]}
+            yaml["checkpoint"] = {"every": 90, "keep": 2}
             run = clicks.start("train", clicks.write(f"{name}.yaml", yaml), "--no-measure")
             metrics = clicks.folder / "runs" / name / "metrics.jsonl"
             wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
@@ -440,6 +441,9 @@ def test_servers_are_added_and_left_while_a_run_trains(clicks, consistency):
             server.wait()
     if consistency == "synchronous":
         assert losses["moved"] == losses["undisturbed"]
+        # And what was saved is what was trained.
+        evaluated = {name: json.loads(clicks("eval", name, "--json").stdout)["loss"] for name in losses}
+        assert evaluated["moved"] == pytest.approx(evaluated["undisturbed"], rel=1e-6)
     else:
         assert losses["moved"][-1] == pytest.approx(losses["undisturbed"][-1], rel=0.2)
 
