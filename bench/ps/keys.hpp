@@ -1,10 +1,11 @@
-// The keys that tables are asked for.
+// The keys that tables are asked for, and the servers that have them.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/random.hpp"
@@ -43,6 +44,18 @@ inline Batches all_keys(std::uint64_t rows) {
     batches.back().push_back(key_of(row));
   }
   return batches;
+}
+
+// Places that commas part.
+inline std::vector<std::string> split(const std::string& places) {
+  std::vector<std::string> all(1);
+  for (const char letter : places) {
+    if (letter == ',')
+      all.emplace_back();
+    else
+      all.back() += letter;
+  }
+  return all;
 }
 
 }  // namespace tessera::bench

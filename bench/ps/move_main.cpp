@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,13 +17,6 @@
 
 namespace tessera::bench {
 namespace {
-
-std::vector<std::string> split(const std::string& words) {
-  std::vector<std::string> all;
-  std::istringstream in(words);
-  for (std::string one; std::getline(in, one, ',');) all.push_back(one);
-  return all;
-}
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -125,17 +125,6 @@ nlohmann::json Bench::run(const Way& way) {
   return time(way.small ? small_batches(rows, seed) : drawn(way.draw, rows, seed, true), way.push);
 }
 
-std::vector<std::string> split(const std::string& places) {
-  std::vector<std::string> all(1);
-  for (const char letter : places) {
-    if (letter == ',')
-      all.emplace_back();
-    else
-      all.back() += letter;
-  }
-  return all;
-}
-
 }  // namespace
 }  // namespace tessera::bench
 

@@ -14,6 +14,7 @@
 #include "base/secret.hpp"
 #include "model/forms.hpp"
 #include "ps/summary.hpp"
+#include "train/said.hpp"
 #include "train/tables_report.hpp"
 
 namespace tessera::train {
@@ -25,15 +26,6 @@ std::uint64_t run_number(comm::Communicator& comm) {
   if (comm.rank() == 0) std::memcpy(&run, random_bytes(sizeof run).data(), sizeof run);
   comm.world().broadcast(&run, sizeof run, comm::DataType::u8, 0).wait();
   return run;
-}
-
-// What one rank says, on all of them.
-std::string said_by(int rank, std::string words, comm::Communicator& comm) {
-  auto size = static_cast<std::int64_t>(words.size());
-  comm.world().broadcast(&size, 1, comm::DataType::i64, rank).wait();
-  words.resize(static_cast<std::size_t>(size));
-  if (size > 0) comm.world().broadcast(words.data(), words.size(), comm::DataType::u8, rank).wait();
-  return words;
 }
 
 }  // namespace
@@ -144,7 +136,7 @@ bool RunTables::has_news(const std::vector<std::string>& wanted) const {
 void RunTables::follow(const std::vector<std::string>& wanted) {
   std::string words;
   for (const std::string& place : wanted) words += place + "\n";
-  words = said_by(0, std::move(words), comm_);
+  words = said_by(0, std::move(words), comm_.world());
   if (phase_ == Phase::stays) {
     if (words.empty()) return;
     other_ = {};
@@ -198,8 +190,8 @@ void RunTables::end_copy() {
     else if (!refused.empty())
       moving_ = std::async(std::launch::async, [move = std::move(move_)]() mutable { move.reset(); });
   }
-  if (said_by(saving_rank_, again ? "again" : "", comm_) == "again") return;
-  other_.refused = said_by(saving_rank_, std::move(refused), comm_);
+  if (said_by(saving_rank_, again ? "again" : "", comm_.world()) == "again") return;
+  other_.refused = said_by(saving_rank_, std::move(refused), comm_.world());
   comm_.world().broadcast(&other_.rows, sizeof other_.rows, comm::DataType::u8, saving_rank_).wait();
   phase_ = Phase::drops;
   other_.beside = begin - copying_since_;

@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "train/said.hpp"
 
 namespace tessera::train {
 
@@ -40,11 +41,7 @@ void agree(const comm::Group& group, const std::function<void()>& work) {
   group.all_reduce(&failed, 1, comm::DataType::i32, comm::Reduction::max).wait();
   if (failed == 0) return;
   // What rank 0 says is all that is shown of a save that is tried again.
-  std::string why = mine ? mine->message() : std::string();
-  auto size = static_cast<std::int64_t>(why.size());
-  group.broadcast(&size, 1, comm::DataType::i64, failed - 1).wait();
-  why.resize(static_cast<std::size_t>(size));
-  group.broadcast(why.data(), why.size(), comm::DataType::u8, failed - 1).wait();
+  const std::string why = said_by(failed - 1, mine ? mine->message() : std::string(), group);
   if (mine) throw *mine;
   throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
 }

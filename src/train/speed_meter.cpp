@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "train/clocks.hpp"
+#include "train/said.hpp"
 
 namespace tessera::train {
 namespace {
@@ -35,13 +36,8 @@ std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedC
   std::string lines;
   for (const SpeedChange& change : found)
     lines += text(change.warns ? 1 : 0, ' ', change.between_hosts ? 1 : 0, ' ', change.rank, ' ', change.ratio, ' ', change.words, '\n');
-  auto size = static_cast<std::int64_t>(lines.size());
-  comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
-  if (size == 0) return {};
-  lines.resize(static_cast<std::size_t>(size));
-  comm.world().broadcast(lines.data(), lines.size(), comm::DataType::u8, 0).wait();
   std::vector<SpeedChange> out;
-  std::istringstream stream(lines);
+  std::istringstream stream(said_by(0, std::move(lines), comm.world()));
   SpeedChange change;
   while (stream >> change.warns >> change.between_hosts >> change.rank >> change.ratio && stream.ignore() &&
          std::getline(stream, change.words))

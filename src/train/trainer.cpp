@@ -25,6 +25,7 @@
 #include "train/meter.hpp"
 #include "train/relabel.hpp"
 #include "train/run_tables.hpp"
+#include "train/said.hpp"
 #include "train/speed_meter.hpp"
 #include "train/uneven_steps.hpp"
 
@@ -288,12 +289,8 @@ void Trainer::load(const HeldState& held) {
 
 bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
   comm::Communicator& comm = impl_->comm;
-  std::string json = plan && comm.rank() == 0 ? plan::to_json(*plan) : std::string();
-  auto size = static_cast<std::int64_t>(json.size());
-  comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
-  if (size == 0) return false;
-  json.resize(static_cast<std::size_t>(size));
-  comm.world().broadcast(json.data(), json.size(), comm::DataType::u8, 0).wait();
+  const std::string json = said_by(0, plan && comm.rank() == 0 ? plan::to_json(*plan) : std::string(), comm.world());
+  if (json.empty()) return false;
   finish();
   impl_->tables.finish();
   const HeldState held = held_state(Holds::own);

@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "base/random.hpp"
 #include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
 #include "ps/connection_breaker.hpp"
 #include "ps/move.hpp"
 #include "ps/running_server.hpp"
+#include "ps/training_helper.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -49,18 +49,6 @@ std::vector<std::uint64_t> rows_at(const Places& places) {
     for (const TableStatus& table : server.tables) rows.back() += table.rows;
   }
   return rows;
-}
-
-// A worker's step; what it pushes depends on what it has pulled.
-void train(Client& client, Client::TableId table, int worker, int step) {
-  Random random(static_cast<std::uint64_t>(step * 10 + worker));
-  std::vector<Key> keys(700);
-  for (Key& key : keys) key = random.below(kKeys);
-  std::vector<float> gradients(keys.size() * kDimension), values(gradients.size());
-  client.pull(table, keys, values);
-  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(random.uniform() - 0.5) + values[i];
-  client.push(table, keys, gradients);
-  client.end_step();
 }
 
 // Trains at `places.front()`, and from there goes on at each of the others. Returns the rows' values at the end.
@@ -104,7 +92,7 @@ std::vector<float> trained(const TableSpec& spec, const std::vector<Places>& pla
       threads.emplace_back([&, worker] {
         const auto index = static_cast<std::size_t>(worker);
         for (int i = 0; i < kSteps; ++i) {
-          train(*clients[index], tables[index], worker, i);
+          train_step(*clients[index], tables[index], kKeys, kDimension, worker, i);
           stand.arrive_and_wait();
         }
         clients[index]->wait_for_workers();

@@ -12,6 +12,7 @@
 #include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
 #include "ps/running_server.hpp"
+#include "ps/training_helper.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -131,17 +132,6 @@ TEST(Saves, CarryARunFromTwoServersToThreeAndBack) {
   constexpr int kSteps = 15, kWorkers = 2;
   TableSpec spec = ads();
   spec.consistency = Consistency::synchronous;
-  const auto train = [&](Client& client, Client::TableId table, int worker, int step) {
-    Random random(static_cast<std::uint64_t>(step * 10 + worker));
-    std::vector<Key> keys(700);
-    for (Key& key : keys) key = random.below(kKeys);
-    std::vector<float> gradients(keys.size() * kDimension), values(gradients.size());
-    client.pull(table, keys, values);
-    // What a worker pushes depends on what it has pulled.
-    for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(random.uniform() - 0.5) + values[i];
-    client.push(table, keys, gradients);
-    client.end_step();
-  };
   const auto run = [&](const std::vector<std::size_t>& servers_by_phase) {
     TemporaryFolder folder;
     std::deque<RunningServer> servers;
@@ -163,7 +153,7 @@ TEST(Saves, CarryARunFromTwoServersToThreeAndBack) {
         for (int worker = 0; worker < kWorkers; ++worker)
           threads.emplace_back([&, worker] {
             const auto index = static_cast<std::size_t>(worker);
-            for (int at = step; at < end; ++at) train(*clients[index], tables[index], worker, at);
+            for (int at = step; at < end; ++at) train_step(*clients[index], tables[index], kKeys, kDimension, worker, at);
             clients[index]->wait_for_workers();
           });
       }
