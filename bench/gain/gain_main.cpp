@@ -10,7 +10,6 @@
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "model/job.hpp"
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "program/program_helper.hpp"
-#include "sim/sim.hpp"
+#include "sim/given_times_helper.hpp"
 
 namespace tessera {
 namespace {

@@ -16,14 +16,14 @@
 #include "cli/plan_write.hpp"
 #include "control/search_watch.hpp"
 #include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "cost/extrapolation.hpp"
 #include "model/forms.hpp"
-#include "plan/crowding.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/stage_places.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
-#include "search/within_measured.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -79,7 +79,8 @@ void write_given_plan(const PlanOptions& options) {
 // What the fullest rank holds.
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, const PlanInput& input, int& rank) {
   rank = cost::fullest_rank(plan, plan.predicted->memory, input.cluster).rank;
-  return cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
+  cost::CostModel cost_model(input.job.model, input.job.train, input.cluster, input.profile);
+  return cost::memory_terms(plan, rank, cost_model);
 }
 
 std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {

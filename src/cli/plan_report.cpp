@@ -106,8 +106,7 @@ Json memory_of(const PlanInput& input, const plan::Plan& plan) {
     const auto fuller = [&](int a, int b) { return plan.predicted->memory[a] < plan.predicted->memory[b]; };
     const int rank = *std::max_element(fold.ranks.begin(), fold.ranks.end(), fuller);
     Json parts = Json::array();
-    for (const auto& [name, bytes] : cost::memory_terms(plan, rank, cost_model))
-      if (bytes > Bytes(0)) parts.push_back({name, bytes.value});
+    for (const auto& [name, bytes] : cost::memory_terms(plan, rank, cost_model)) parts.push_back({name, bytes.value});
     rows.push_back({{"label", fold.label},
                     {"place", fold.place},
                     {"count", fold.ranks.size()},

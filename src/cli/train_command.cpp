@@ -24,8 +24,8 @@
 #include "model/warnings.hpp"
 #include "observe/resume.hpp"
 #include "observe/run_files.hpp"
-#include "plan/crowding.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/stage_places.hpp"
 #include "program/program.hpp"
 
 namespace tessera::cli {

@@ -105,7 +105,7 @@ class BlockClock {
     std::vector<TimedExchange> times;
     times.reserve(block.exchanges.size());
     for (const program::ExchangeStep& step : block.exchanges)
-      times.push_back(timed(exchanges[static_cast<std::size_t>(step.exchange)], static_cast<double>(step.bytes.value), chosen));
+      times.push_back(timed(exchanges[step.exchange], static_cast<double>(step.bytes.value), chosen));
     const PlayedPass played = play(block, computing, times, calibration_.overlap_slowdown);
     out.spent.tensor_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::tensor)];
     out.spent.context_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::context)];

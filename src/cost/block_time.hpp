@@ -1,4 +1,5 @@
-// Internal: one block on one rank for one micro-batch, operator by operator, on a calibrated device.
+// Internal: one block on one rank for one micro-batch, operator by operator, on a calibrated device; and what an accelerator's parameters
+// weigh and take to step.
 #pragma once
 
 #include <array>
@@ -6,7 +7,6 @@
 
 #include "cost/cost_model.hpp"
 #include "cost/pass_clock.hpp"
-#include "cost/stack.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "profile/exchange_time.hpp"
@@ -43,5 +43,21 @@ model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& 
 
 LayerTime block_time(const model::BlockShard& shard, const Stack& stack, const profile::Kernels& kernels,
                      const profile::Exchanges& exchanges, const model::BlockSpec& block);
+
+// Bytes of a parameter on accelerators: weights in 16 bits, as computing reads them and as they go over links; gradients, master weights
+// and two moments in 32.
+constexpr double kWeight = 2;
+constexpr double kGradient = 4;
+constexpr double kState = 12;
+
+// Seconds of an optimizer step of so many parameters on the CPU of the host (Strategy::offload_optimizer). The device's way to the host
+// (PCIe 4 x16) carries the gradients out and the weights back, of so many bytes a parameter each. A core group's share of the host's memory
+// reads and writes 28 bytes a parameter: the gradient, and the master weight and two moments both ways.
+inline double host_step(double parameters, double gradient, double weight) {
+  constexpr double kLink = 20e9;
+  constexpr double kMemory = 25e9;
+  constexpr double kTraffic = 28;
+  return parameters * ((gradient + weight) / kLink + kTraffic / kMemory);
+}
 
 }  // namespace tessera::cost

@@ -90,10 +90,9 @@ class ClosedForm {
     out.memory = priced_.memory();
     double busy_ranks = 0;
     for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank) {
-      const PipelineRankLoad& load = rank_loads_[static_cast<std::size_t>(pipeline_rank)];
+      const PipelineRankLoad& load = rank_loads_[pipeline_rank];
       const double stepped = plan_.delayed_exchange ? load.sum.optimizer : load.once;
-      busy_ranks +=
-          (m * load.passes() + stepped + host) * static_cast<double>(plan_.stages[static_cast<std::size_t>(pipeline_rank)].ranks.size());
+      busy_ranks += (m * load.passes() + stepped + host) * static_cast<double>(plan_.stages[pipeline_rank].ranks.size());
     }
     out.bubble = std::max(0.0, 1 - busy_ranks / (out.step.value * static_cast<double>(plan_.ranks.size())));
     return out;
@@ -139,7 +138,7 @@ class ClosedForm {
   }
 
   void add_stage(int index, int pipeline_rank, PipelineRankLoad& out) const {
-    const plan::Stage& stage = plan_.stages[static_cast<std::size_t>(index)];
+    const plan::Stage& stage = plan_.stages[index];
     const int devices = priced_.devices(index);
     const bool tied_elsewhere = !priced_.holds_first_block(pipeline_rank);
     for (int block = stage.first_block(); block < stage.last_block(); ++block) {
@@ -156,7 +155,7 @@ class ClosedForm {
     out.forward += cost_model_.micro_batch_host(devices);
     out.sum.spent.host += cost_model_.micro_batch_host(devices);
     if (index + 1 == static_cast<int>(plan_.stages.size())) return;
-    const plan::Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
+    const plan::Stage& next = plan_.stages[index + 1];
     if (next.ranks == stage.ranks) return;
     out.messages += cost_model_.messages(cost_model_.input_bytes(priced_.repeat(next.first_block()), plan_.samples()), devices,
                                          stage.width(), priced_.devices(index + 1), next.width());

@@ -1,8 +1,6 @@
 // The cost model's front door: bytes and utilization of a whole plan. Its seconds are for the simulator to say (sim/sim.hpp).
 #pragma once
 
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "cluster/cluster.hpp"
@@ -19,10 +17,6 @@ bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster
 // Peak resident bytes by rank, everything counted in.
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile);
-// The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.
-std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
-                                                        const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                                                        const profile::Profile& profile);
 // What each rank may use: most of its device's memory, or a CPU worker's even share of its host's.
 std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // What is there for a whole rank (accelerator) or for all workers of a host together (CPU).

@@ -10,9 +10,7 @@
 #include "base/error.hpp"
 #include "cost/block_time.hpp"
 #include "cost/cost.hpp"
-#include "cost/host_step.hpp"
 #include "cost/measured.hpp"
-#include "cost/parameter_bytes.hpp"
 #include "model/tensor_flow.hpp"
 #include "plan/stage_places.hpp"
 #include "program/state_exchanges.hpp"
@@ -66,6 +64,17 @@ bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
 }
 
+const profile::Profile& nothing_measured() {
+  static const profile::Profile nothing;
+  return nothing;
+}
+
+model::TrainSpec training_in(model::Precision precision) {
+  model::TrainSpec out;
+  out.precision = precision;
+  return out;
+}
+
 }  // namespace
 
 struct CostModel::Pass {
@@ -102,21 +111,6 @@ struct CostModel::Group {
   std::vector<Block> blocks;  // by repeat
 };
 
-namespace {
-
-const profile::Profile& nothing_measured() {
-  static const profile::Profile nothing;
-  return nothing;
-}
-
-model::TrainSpec training_in(model::Precision precision) {
-  model::TrainSpec out;
-  out.precision = precision;
-  return out;
-}
-
-}  // namespace
-
 CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack)
     : CostModel(model, training_in(precision), cluster, nothing_measured(), std::move(stack)) {}
 
@@ -132,7 +126,7 @@ CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& trai
   elements_before_.resize(model.repeats.size());
   const std::vector<std::int64_t> elements = model::elements_before(model::tensor_flow(model));
   for (std::size_t b = 0; b < elements.size(); ++b) {
-    double& most = elements_before_[static_cast<std::size_t>(repeat_of_[b])];
+    double& most = elements_before_[repeat_of_[b]];
     most = std::max(most, static_cast<double>(elements[b]));
   }
   for (const cluster::ResourceGroup& group : cluster.groups)
@@ -156,7 +150,7 @@ CostModel::~CostModel() = default;
 
 int CostModel::add(StageDevices devices) {
   for (StageDevices::Part& part : devices.parts) {
-    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(part.group)];
+    const cluster::ResourceGroup& group = cluster_.groups[part.group];
     if (!group.device.is_cpu()) part.threads = part.neighbours = 0;
     if (part.speed == group.speed_of(0)) part.speed = 0;
   }
@@ -172,12 +166,11 @@ int CostModel::add(StageDevices devices) {
   }
   if (devices.per_node > 0 || devices.dealt_over > 0) {
     const int index = devices.parts.front().group;
-    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
+    const cluster::ResourceGroup& group = cluster_.groups[index];
     const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
-    groups_.push_back(
-        devices.per_node > 0
-            ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, stack_.format.value_or(format_of(precision_)))
-            : std::make_unique<Group>(group, calibration, model_, stack_.format.value_or(format_of(precision_)), devices.dealt_over));
+    groups_.push_back(std::make_unique<Group>(devices.per_node > 0 ? thinned(group, devices.per_node) : group, calibration, model_,
+                                              stack_.format.value_or(format_of(precision_)),
+                                              devices.per_node > 0 ? 1 : devices.dealt_over));
     stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
   }
   stands_.push_back(std::move(stand));
@@ -185,15 +178,14 @@ int CostModel::add(StageDevices devices) {
 }
 
 void CostModel::require(int group) const {
-  if (cluster_.groups[static_cast<std::size_t>(group)].device.has(precision_)) return;
-  throw Error(
-      ErrorCode::not_found,
-      text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)),
-      {}, "a group whose device does");
+  if (cluster_.groups[group].device.has(precision_)) return;
+  throw Error(ErrorCode::not_found,
+              text("device ", cluster_.groups[group].device.name, " does not compute in ", model::name_of(precision_)), {},
+              "a group whose device does");
 }
 
 const CostModel::Group& CostModel::group_of(int devices, std::size_t part) const {
-  const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
+  const std::unique_ptr<Group>& group = groups_[stand(devices).priced_as[part]];
   if (!group)
     throw Error(ErrorCode::internal, text("no calibration says what exchanges of ", cluster_group(devices, part).device.name, " in ",
                                           model::name_of(precision_), " take beside computing"));
@@ -218,7 +210,7 @@ int CostModel::standing(int devices, int width) {
   const StageDevices& of = stand(devices).devices;
   const StageDevices::Part& first = of.parts.front();
   if (of.parts.size() > 1 || of.per_node > 0 || of.dealt_over > 0) return devices;
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(first.group)];
+  const cluster::ResourceGroup& group = cluster_.groups[first.group];
   const int domain = group.domain();
   // Of a domain of many nodes, some are left out so that stages stand in it whole.
   if (group.nodes_per_domain > 1 || !calibrated(group.device, precision_) || width % domain == 0 || domain % width == 0 ||
@@ -238,9 +230,7 @@ const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy&
   const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero * kMostShards + s.shards, static_cast<int>(s.recompute),
                 flags,  samples, part};
   const auto [found, fresh] = blocks_.try_emplace(key);
-  if (fresh)
-    found->second =
-        part == kAllParts ? priced(repeat, devices, s, samples) : priced_on(repeat, devices, static_cast<std::size_t>(part), s, samples);
+  if (fresh) found->second = part == kAllParts ? priced(repeat, devices, s, samples) : priced_on(repeat, devices, part, s, samples);
   return found->second;
 }
 
@@ -249,7 +239,7 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
   BlockLoad out = priced_on(repeat, devices, 0, s, samples);
   for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
     BlockLoad other = priced_on(repeat, devices, part, s, samples);
-    const double scale = limit_of(devices, 0) / limit_of(devices, part);
+    const double scale = memory_limit(devices) / memory_limit(devices, part);
     for (double BlockLoad::*bytes :
          {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::tied_gradients,
           &BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::workspace, &BlockLoad::output})
@@ -297,7 +287,7 @@ std::pair<double, double> CostModel::least_passes(int repeat, int group) const {
   const Group& of = group_of(group, 0);
   const profile::Calibration& calibration = of.kernels.calibration();
   double product_rate = 0;
-  for (const auto& [format, rate] : cluster_.groups[static_cast<std::size_t>(group)].device.peak)
+  for (const auto& [format, rate] : cluster_.groups[group].device.peak)
     if (format == "fp8")
       product_rate = std::max(product_rate, precision_ == model::Precision::f8 ? rate.value * calibration.matmul_fp8 : 0);
     else if (format != "fp4")
@@ -310,7 +300,7 @@ std::pair<double, double> CostModel::least_passes(int repeat, int group) const {
                  : step.flops.value / product_rate;
     return out;
   };
-  const model::BlockCost cost = model::cost_of(of.blocks[static_cast<std::size_t>(repeat)].spec, {});
+  const model::BlockCost cost = model::cost_of(of.blocks[repeat].spec, {});
   return {seconds(cost.forward_operators), seconds(cost.backward_operators)};
 }
 
@@ -321,14 +311,14 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
                     s.tp,
                     s.cp,
                     s.ep,
-                    model::exchanges_over_replicas(model_.repeats[static_cast<std::size_t>(repeat)].block) ? s.dp : 1,
+                    model::exchanges_over_replicas(model_.repeats[repeat].block) ? s.dp : 1,
                     static_cast<int>(s.recompute),
                     (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.whole_experts ? 4 : 0),
                     micro_batch};
   const auto [found, fresh] = passes_.try_emplace(key);
   if (!fresh) return *found->second;
-  const Group& group = *groups_[static_cast<std::size_t>(g)];
-  const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)].spec;
+  const Group& group = *groups_[g];
+  const model::BlockSpec& spec = group.blocks[repeat].spec;
   model::BlockShard shard = shard_of(spec, s, micro_batch, precision_);
   Pass pass{block_time(shard, stack_, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value),
             0};
@@ -351,11 +341,11 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const int g = stand(devices).priced_as[part];
   require(parts[part].group);
   const std::int64_t micro_batch = this->micro_batch(devices, static_cast<int>(part), s, samples);
-  if (!groups_[static_cast<std::size_t>(g)]) return measured_->block(repeat, worker(parts[part]), s, micro_batch);
-  const Group& group = *groups_[static_cast<std::size_t>(g)];
+  if (!groups_[g]) return measured_->block(repeat, worker(parts[part]), s, micro_batch);
+  const Group& group = *groups_[g];
   const profile::Calibration& calibration = group.kernels.calibration();
-  const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
-  const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
+  const Block& block = group.blocks[repeat];
+  const cluster::ResourceGroup& of = cluster_.groups[parts[part].group];
   const Pass& once = pass(repeat, g, s, micro_batch);
   const LayerTime& time = once.time;
 
@@ -415,7 +405,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   if (held.tied > 0) {
     // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
     const bool dealt = stand(devices).devices.dealt_over > 0;
-    const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
+    const Group& in_order = dealt ? *groups_[parts[part].group] : group;
     out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, stack_.gradient_bytes * trained * held.tied,
                                                       {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
   }
@@ -478,7 +468,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
 }
 
 double CostModel::input_bytes(int repeat, std::int64_t samples) const {
-  return (precision_ == model::Precision::f32 ? 4 : 2) * elements_before_[static_cast<std::size_t>(repeat)] * static_cast<double>(samples);
+  return (precision_ == model::Precision::f32 ? 4 : 2) * elements_before_[repeat] * static_cast<double>(samples);
 }
 
 // The link among so many ranks that stand beside each other.
@@ -509,7 +499,7 @@ double CostModel::reshard(int repeat, int devices, const plan::Strategy& before,
 // Of all adapters of a part's nodes, or of the links between groups.
 double CostModel::node_rate(int devices, std::size_t part, int width, bool between) const {
   const StageDevices& of = stand(devices).devices;
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(of.parts[part].group)];
+  const cluster::ResourceGroup& group = cluster_.groups[of.parts[part].group];
   const double nodes = std::max(1.0, static_cast<double>(width) / (of.per_node > 0 ? of.per_node : group.devices_per_node));
   const cluster::Link& link = between ? cluster_.between : group.network;
   return nodes * link.bandwidth.value * (between ? 1 : group.adapters) * group_of(devices, part).kernels.calibration().network;
@@ -531,7 +521,7 @@ double CostModel::waited_message(int devices, std::size_t part, double seconds, 
 // Rank to rank, the stages side by side on a node if it has room for both.
 double CostModel::played_message(double bytes, int from, int width_from, int to, int width_to) const {
   const StageDevices::Part& sender = stand(from).devices.parts.front();
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(sender.group)];
+  const cluster::ResourceGroup& group = cluster_.groups[sender.group];
   const cluster::Link& link =
       sender.group != stand(to).devices.parts.front().group ? cluster_.between : link_among(sender, group, width_from + width_to);
   return exchange("send", static_cast<std::int64_t>(bytes / std::min(width_from, width_to)), 2, link, profile::Pace::in_turn);
@@ -550,7 +540,7 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
     return most(from, [&](std::size_t part) {
       const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
       const int group = senders.parts[part].group;
-      const profile::Exchanges& exchanges = groups_[static_cast<std::size_t>(group)]->exchanges;
+      const profile::Exchanges& exchanges = groups_[group]->exchanges;
       const double share = bytes * share_of(senders, part);
       // Stages that share nodes are neighbours there.
       const double seconds =
@@ -573,7 +563,7 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
 
 double CostModel::most_calibrated(int devices, double profile::Calibration::*value) const {
   return most(devices, [&](std::size_t part) {
-    const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
+    const std::unique_ptr<Group>& group = groups_[stand(devices).priced_as[part]];
     return group ? group->kernels.calibration().*value : 0;
   });
 }

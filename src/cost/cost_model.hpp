@@ -7,21 +7,40 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "cluster/cluster.hpp"
-#include "cost/stack.hpp"
 #include "model/job.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "plan/stage_places.hpp"
+#include "profile/calibration.hpp"
 #include "profile/exchange_time.hpp"
+#include "profile/kernel_time.hpp"
 #include "profile/profile.hpp"
 
 namespace tessera::cost {
+
+// What the software that runs a plan does and the plan does not say.
+struct Stack {
+  // Of every device, in place of the calibration of its group's stack.
+  std::optional<profile::Calibration> calibration;
+  std::optional<profile::Format> format;  // of matrix products, in place of that of the plan's precision
+  bool compiled = true;                   // elementwise work runs as fused kernels
+  bool hides_tensor = true;               // false: tensor-parallel exchanges run beside nothing, whatever the calibration's stack can do
+  bool row_scales = false;                // 8-bit operands have a scale for each row
+  bool selective_is_half = false;         // selective recomputation repeats every other product and all that is elementwise (torchtitan)
+  bool frozen = false;                    // weights are not trained; adapters of negligible size are
+  double gradient_bytes = 2;              // of an element when gradients are exchanged
+};
+
+// What prices a group's devices: the calibration that its `stack` names, or that of the file, from `tessera calibrate`. Throws
+// invalid_config naming the line of `stack` when nothing is called so, or the file is of another accelerator.
+profile::Calibration calibration_of(const cluster::ResourceGroup& group);
 
 // Seconds of passes by what they are spent on.
 struct Spent {
@@ -132,7 +151,7 @@ class CostModel {
   int devices_of(const plan::Plan& plan, const plan::Stage& stage);
   std::vector<int> devices_of(const plan::Plan& plan);  // by stage
   // One part where all ranks are alike; its samples are then 0: those of the micro-batch.
-  const StageDevices& parts_of(int devices) const { return stands_[static_cast<std::size_t>(devices)].devices; }
+  const StageDevices& parts_of(int devices) const { return stands_[devices].devices; }
 
   // `repeat`: index into ModelSpec::repeats. `samples`: of a micro-batch over the whole stage; dp divides it, or what it is of each
   // part divides its samples. On the ranks of one part: bytes as they are.
@@ -186,9 +205,9 @@ class CostModel {
   int domain(int devices) const;  // the most devices that an inside link joins, in the part where it joins fewest
   // Bytes of the buffers of messages, reductions and samples.
   double buffers(int devices, const StageBuffers& of, int part = kAllParts) const;
-  // Bytes of a process before it holds a tensor; what a device (of the first part) has for one, or a host for a worker.
+  // Bytes of a process before it holds a tensor; what a device of a part has for one, or a host for a worker.
   double process_bytes(int devices, int part = kAllParts) const;
-  double memory_limit(int devices) const;
+  double memory_limit(int devices, std::size_t part = 0) const;
 
   const model::ModelSpec& model() const { return model_; }
   const cluster::ClusterSpec& cluster() const { return cluster_; }
@@ -218,7 +237,7 @@ class CostModel {
     std::size_t operator()(const PassKey& key) const;
   };
 
-  const Stand& stand(int devices) const { return stands_[static_cast<std::size_t>(devices)]; }
+  const Stand& stand(int devices) const { return stands_[devices]; }
   const Group& group_of(int devices, std::size_t part) const;  // throws internal where calibrations say nothing
   const cluster::ResourceGroup& cluster_group(int devices, std::size_t part) const;
   void require(int group) const;  // that its devices have the precision
@@ -234,7 +253,6 @@ class CostModel {
     for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
     return out;
   }
-  double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::ProcessGroup team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
@@ -266,7 +284,7 @@ plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model);
 Seconds step_of(const plan::Plan& plan, CostModel& cost_model);
 // Peak bytes by rank, of any plan on any devices.
 std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model);
-// The terms of these of a rank by name; they add up to it.
+// The terms of these of a rank by name; they add up to it. Zero ones are left out.
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model);
 
 }  // namespace tessera::cost

@@ -81,8 +81,7 @@ void add_strategy(const plan::Plan& plan, const plan::Strategy& s, bool layers, 
 }
 
 bool stands_on(const plan::Plan& plan, const plan::Stage& stage, int group) {
-  return std::any_of(stage.ranks.begin(), stage.ranks.end(),
-                     [&](int rank) { return plan.ranks[static_cast<std::size_t>(rank)].group == group; });
+  return std::any_of(stage.ranks.begin(), stage.ranks.end(), [&](int rank) { return plan.ranks[rank].group == group; });
 }
 
 std::string described(const std::string& name, double value) {
@@ -207,7 +206,7 @@ std::vector<int> calibrated_groups(const plan::Plan& plan, const cluster::Cluste
   for (const plan::RankPlace& place : plan.ranks) used.insert(place.group);
   std::vector<int> out;
   for (const int group : used)
-    if (CostModel::calibrated(cluster.groups[static_cast<std::size_t>(group)].device, plan.precision)) out.push_back(group);
+    if (CostModel::calibrated(cluster.groups[group].device, plan.precision)) out.push_back(group);
   return out;
 }
 
@@ -217,7 +216,7 @@ Extent extent_of(const plan::Plan& plan, const model::ModelSpec& model, const cl
                  std::optional<profile::Format> format) {
   Extent out;
   out.add("devices", plan.world_size());
-  add_links(plan, cluster.groups[static_cast<std::size_t>(group)], group, out);
+  add_links(plan, cluster.groups[group], group, out);
   add_model(model, out);
   out.with.insert(profile::name_of(format.value_or(plan.precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16)));
   const std::vector<model::BlockInstance> blocks = model.blocks();
@@ -255,7 +254,7 @@ std::vector<Extrapolation> extrapolated(const plan::Plan& plan, const model::Mod
   std::vector<Extrapolation> out;
   const std::vector<int> groups = calibrated_groups(plan, cluster);
   for (const int index : groups) {
-    const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(index)];
+    const cluster::ResourceGroup& group = cluster.groups[index];
     const profile::Calibration calibration = calibration_of(group);
     const bool own = calibration.measured != nullptr;
     std::vector<Extrapolation> found;
@@ -275,8 +274,7 @@ std::vector<Extrapolation> extrapolated(const plan::Plan& plan, const model::Mod
 
 bool has_measured_steps(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const std::vector<int> groups = calibrated_groups(plan, cluster);
-  return std::all_of(groups.begin(), groups.end(),
-                     [&](int group) { return calibration_of(cluster.groups[static_cast<std::size_t>(group)]).measured != nullptr; });
+  return std::all_of(groups.begin(), groups.end(), [&](int group) { return calibration_of(cluster.groups[group]).measured != nullptr; });
 }
 
 bool within_measured(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "cost/block_time.hpp"
-#include "cost/parameter_bytes.hpp"
 #include "model/tensor_flow.hpp"
 #include "profile/exchange_time.hpp"
+#include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
 namespace {
@@ -68,7 +68,7 @@ class LeastTimes {
       repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
     std::map<std::pair<int, int>, int> numbers;
     for (const plan::RankPlace& place : plan.ranks) {
-      const int domain = place.node / cluster.groups[static_cast<std::size_t>(place.group)].nodes_per_domain;
+      const int domain = place.node / cluster.groups[place.group].nodes_per_domain;
       const auto [found, fresh] = numbers.try_emplace({place.group, domain}, static_cast<int>(domains_.size()));
       if (fresh) domains_.push_back({place.group, {}, {}, 0});
       domain_of_.push_back(found->second);
@@ -86,13 +86,13 @@ class LeastTimes {
     double between = 0;
     double inside = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(plan_.ranks[rank].group)];
+      const cluster::ResourceGroup& group = cluster_.groups[plan_.ranks[rank].group];
       computing = std::max(computing, ranks_[rank].flops / group.device.peak_of(plan_.precision).value);
       memory = std::max(memory, ranks_[rank].state / group.device.memory_bandwidth.value);
       if (ranks_[rank].inside > 0) inside = std::max(inside, ranks_[rank].inside / group.inside.bandwidth.value);
     }
     for (const Domain& domain : domains_) {
-      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(domain.group)];
+      const cluster::ResourceGroup& group = cluster_.groups[domain.group];
       const double nodes = group.nodes_per_domain;
       if (domain.network.most() > 0)
         network = std::max(network, domain.network.most() / (nodes * group.adapters * group.network.bandwidth.value));
@@ -123,21 +123,21 @@ class LeastTimes {
       for (int offset = 0; offset < team.stride; ++offset) {
         std::map<int, Members> by_group;
         for (int i = 0; i < team.ranks; ++i) {
-          const int rank = stage.ranks[static_cast<std::size_t>(base + offset + i * team.stride)];
-          Members& members = by_group[plan_.ranks[static_cast<std::size_t>(rank)].group];
+          const int rank = stage.ranks[base + offset + i * team.stride];
+          Members& members = by_group[plan_.ranks[rank].group];
           members.ranks.push_back(rank);
-          ++members.domains[domain_of_[static_cast<std::size_t>(rank)]];
+          ++members.domains[domain_of_[rank]];
         }
         for (const auto& [group, members] : by_group)
           if (members.ranks.size() > 1) visit(members);
       }
   }
 
-  Domain& domain(int number) { return domains_[static_cast<std::size_t>(number)]; }
+  Domain& domain(int number) { return domains_[number]; }
 
   // Bytes over the inside link of each member of a team that stands on one domain.
   void add_inside(const Members& members, double bytes) {
-    for (const int rank : members.ranks) ranks_[static_cast<std::size_t>(rank)].inside += bytes;
+    for (const int rank : members.ranks) ranks_[rank].inside += bytes;
     domain(members.domains.begin()->first).inside += bytes * members.count();
   }
 
@@ -151,25 +151,24 @@ class LeastTimes {
   void add_run(const plan::Stage& stage, const plan::StrategyRun& run) {
     const plan::Strategy& s = run.strategy;
     std::map<int, int> counts;
-    for (int b = run.first; b < run.last; ++b) ++counts[repeat_of_[static_cast<std::size_t>(b)]];
+    for (int b = run.first; b < run.last; ++b) ++counts[repeat_of_[b]];
     int first = 0;
     for (const plan::Share& share : plan_.shares_of(stage)) {
       const std::int64_t micro_batch = share.samples / std::max(1, share.ranks / (s.cp * s.tp));
       BlockBytes bytes;
       double flops = 0;
       for (const auto& [repeat, count] : counts) flops += add_block(repeat, count * micro_batches_, s, micro_batch, bytes);
-      for (int i = first; i < first + share.ranks; ++i)
-        ranks_[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(i)])].flops += flops;
+      for (int i = first; i < first + share.ranks; ++i) ranks_[stage.ranks[i]].flops += flops;
       add_exchanges(stage, first, first + share.ranks, s, bytes);
       first += share.ranks;
     }
-    for (const auto& [repeat, count] : counts) add_parameters(stage, model_.repeats[static_cast<std::size_t>(repeat)].block, count, s);
+    for (const auto& [repeat, count] : counts) add_parameters(stage, model_.repeats[repeat].block, count, s);
   }
 
   // FLOPs of a rank, `times` the block's; adds what the block exchanges so often.
   double add_block(int repeat, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
     // No software exchanges less than PyTorch frameworks do.
-    model::BlockSpec spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+    model::BlockSpec spec = model_.repeats[repeat].block;
     spec.dims.try_emplace("autograd", 1);
     const model::Precision precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
     const model::BlockCost cost = model::cost_of(spec, shard_of(spec, s, micro_batch, precision));
@@ -212,19 +211,12 @@ class LeastTimes {
   }
 
   void add_parameters(const plan::Stage& stage, const model::BlockSpec& block, int count, const plan::Strategy& s) {
-    double plain = 0;
-    double experts = 0;
-    for (const model::ParameterSpec& parameter : block.parameters) {
-      if (!parameter.tied_to.empty() || parameter.sparse) continue;
-      const bool expert = parameter.expert_dim >= 0;
-      const double held = count * static_cast<double>(parameter.shard_count(expert ? s.expert_tp() : s.tp));
-      (expert ? experts : plain) += expert ? held / s.ep : held;
-    }
-    const int copies = s.copies();
-    const int same_experts = s.expert_copies();
+    const program::HeldParameters held = program::held_parameters(block, s);
+    const double plain = count * held.plain;
+    const double experts = count * held.experts;
     const double stepped = plain / s.sharded_over() + experts / s.experts_sharded_over();
     if (!s.offload_optimizer)
-      for (const int rank : stage.ranks) ranks_[static_cast<std::size_t>(rank)].state += stepped * (kWeight + kState);
+      for (const int rank : stage.ranks) ranks_[rank].state += stepped * (kWeight + kState);
     // Reduced once; gathered as often as a rank needs what it does not keep.
     const double ways = 1 + (s.zero == 3 ? micro_batches_ : 1);
     const auto reduce = [&](int ranks, int shards, int stride, double bytes) {
@@ -233,14 +225,14 @@ class LeastTimes {
       for_teams(stage, 0, stage.width(), {ranks / shards, stride * shards},
                 [&](const Members& members) { add_ring(members, 2 * bytes / shards); });
     };
-    reduce(copies, s.sharded_over(), s.tp, kWeight * plain);
-    if (experts > 0) reduce(same_experts, s.experts_sharded_over(), s.expert_tp() * s.ep, kWeight * experts);
+    reduce(s.copies(), s.sharded_over(), s.tp, kWeight * plain);
+    if (experts > 0) reduce(s.expert_copies(), s.experts_sharded_over(), s.expert_tp() * s.ep, kWeight * experts);
   }
 
   // Activations there and gradients back: what a domain's devices have of them beyond what stays there.
   void add_messages(const plan::Stage& from, const plan::Stage& to) {
     if (from.ranks == to.ranks) return;
-    const auto elements = static_cast<double>(elements_before_[static_cast<std::size_t>(to.first_block())]);
+    const auto elements = static_cast<double>(elements_before_[to.first_block()]);
     const double bytes = kWeight * elements * static_cast<double>(plan_.samples()) * micro_batches_;
     std::map<int, double> held;  // by domain: share before less share behind
     std::map<int, int> groups;   // 1: senders stand there, 2: receivers, 3: both
@@ -248,7 +240,7 @@ class LeastTimes {
       std::size_t next = 0;
       for (const plan::Share& share : plan_.shares_of(stage))
         for (int i = 0; i < share.ranks; ++i, ++next) {
-          const auto rank = static_cast<std::size_t>(stage.ranks[next]);
+          const int rank = stage.ranks[next];
           held[domain_of_[rank]] += sign * static_cast<double>(share.samples) / static_cast<double>(plan_.samples()) / share.ranks;
           groups[plan_.ranks[rank].group] |= side;
         }
@@ -279,12 +271,6 @@ class LeastTimes {
 std::vector<std::pair<std::string, Seconds>> least_times(const plan::Plan& plan, const model::ModelSpec& model,
                                                          const cluster::ClusterSpec& cluster) {
   return LeastTimes(plan, model, cluster).seconds();
-}
-
-Seconds lower_bound(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
-  Seconds out(0);
-  for (const auto& [name, seconds] : least_times(plan, model, cluster)) out = std::max(out, seconds);
-  return out;
 }
 
 }  // namespace tessera::cost

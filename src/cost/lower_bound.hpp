@@ -24,7 +24,5 @@ namespace tessera::cost {
 // ranks.
 std::vector<std::pair<std::string, Seconds>> least_times(const plan::Plan& plan, const model::ModelSpec& model,
                                                          const cluster::ClusterSpec& cluster);
-// The largest of them.
-Seconds lower_bound(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::cost

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cost/block_time.hpp"
-#include "cost/host_step.hpp"
 #include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
@@ -61,17 +60,17 @@ Measured::Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cl
 
 model::Recompute Measured::recomputed(int repeat, const plan::Strategy& strategy) const {
   const bool end = repeat == 0 || repeat + 1 == static_cast<int>(model_.repeats.size());
-  return end && model_.repeats[static_cast<std::size_t>(repeat)].count == 1 ? model::Recompute::none : strategy.recompute;
+  return end && model_.repeats[repeat].count == 1 ? model::Recompute::none : strategy.recompute;
 }
 
 const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard) {
   const auto [found, fresh] = timed_.try_emplace({repeat, worker, shard});
   if (!fresh) return found->second;
-  const model::BlockSpec& spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+  const model::BlockSpec& spec = model_.repeats[repeat].block;
   model::BlockShard plain = shard;
   plain.recompute = model::Recompute::none;
-  const profile::BlockTime time = profile::block_time(profile_, spec, plain, cluster_.groups[static_cast<std::size_t>(worker.group)].device,
-                                                      worker.threads, worker.neighbours);
+  const profile::BlockTime time =
+      profile::block_time(profile_, spec, plain, cluster_.groups[worker.group].device, worker.threads, worker.neighbours);
   const double forward = time.forward.value / worker.speed;
   const double backward = time.backward.value / worker.speed;
   Timed out{model::cost_of(spec, shard), 0, forward, backward, backward * time.weight_share, 0};
@@ -87,10 +86,10 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
 }
 
 BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
-  model::BlockShard shard = shard_of(model_.repeats[static_cast<std::size_t>(repeat)].block, s, micro_batch, precision_);
+  model::BlockShard shard = shard_of(model_.repeats[repeat].block, s, micro_batch, precision_);
   shard.recompute = recomputed(repeat, s);
   const Timed& time = timed(repeat, worker, shard);
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(worker.group)];
+  const cluster::ResourceGroup& group = cluster_.groups[worker.group];
   // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
   const auto link_among = [&](int ranks) -> const cluster::Link& {
     return ranks <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
@@ -117,7 +116,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.backward_weight = time.backward_weight;
   out.backward_input = time.backward - time.backward_weight + time.again + out.backward_exchange;
 
-  const program::HeldParameters held = program::held_parameters(model_.repeats[static_cast<std::size_t>(repeat)].block, s);
+  const program::HeldParameters held = program::held_parameters(model_.repeats[repeat].block, s);
   // By degrees of their own: of what is sharded over no rank all is held.
   struct Held {
     double parameters;
@@ -165,7 +164,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
                                      static_cast<double>(time.cost.backward_workspace.value) + 2 * out.output +
                                          std::max(0.0, time.saved_whole - out.saved));
   out.workspace += gathered;
-  if (cluster_.groups[static_cast<std::size_t>(worker.group)].device.is_cpu())
+  if (group.device.is_cpu())
     for (double BlockLoad::*bytes : {&BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::output, &BlockLoad::workspace})
       out.*bytes *= kSizeClasses;
   return out;
@@ -173,7 +172,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
 
 double Measured::optimizer(std::int64_t parameters, const plan::Worker& worker) const {
   return profile::optimizer_time(profile_, optimizer_.kind == model::OptimizerKind::adamw ? "adamw" : "sgd", parameters, precision_,
-                                 cluster_.groups[static_cast<std::size_t>(worker.group)].device, worker.threads, worker.neighbours)
+                                 cluster_.groups[worker.group].device, worker.threads, worker.neighbours)
              .value /
          worker.speed;
 }

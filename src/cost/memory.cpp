@@ -32,7 +32,7 @@ bool PricedPlan::holds_first_block(int pipeline_rank) const {
 }
 
 int PricedPlan::part_of(int stage, int rank) const {
-  const std::vector<int>& ranks = plan_.stages[static_cast<std::size_t>(stage)].ranks;
+  const std::vector<int>& ranks = plan_.stages[stage].ranks;
   const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   int out = -1;
   for_parts(stage, [&](int part, int last) {
@@ -63,7 +63,7 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
   double held_in_buffers = 0;
   for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
     const int stage = stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size);
-    const plan::Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
+    const plan::Stage& of = plan_.stages[stage];
     double saved = 0;
     double saved_for_weight = 0;
     double gradients = 0;
@@ -117,12 +117,12 @@ std::vector<std::pair<std::string, Bytes>> PricedPlan::terms(int pipeline_rank, 
 std::vector<Bytes> PricedPlan::memory() const {
   std::vector<Bytes> out(plan_.ranks.size());
   for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank) {
-    const std::vector<int>& ranks = plan_.stages[static_cast<std::size_t>(pipeline_rank)].ranks;
+    const std::vector<int>& ranks = plan_.stages[pipeline_rank].ranks;
     int rank = 0;
     for_parts(pipeline_rank, [&](int part, int last) {
       Bytes sum;
       for (const auto& [name, bytes] : terms(pipeline_rank, part)) sum += bytes;
-      for (; rank < last; ++rank) out[static_cast<std::size_t>(ranks[static_cast<std::size_t>(rank)])] = sum;
+      for (; rank < last; ++rank) out[ranks[rank]] = sum;
     });
   }
   return out;
@@ -133,8 +133,11 @@ std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model) { re
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model) {
   const PricedPlan priced(plan, cost_model);
   for (int pipeline_rank = 0; pipeline_rank < priced.pipeline().size; ++pipeline_rank) {
-    const std::vector<int>& ranks = plan.stages[static_cast<std::size_t>(pipeline_rank)].ranks;
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return priced.terms(pipeline_rank, priced.part_of(pipeline_rank, rank));
+    const std::vector<int>& ranks = plan.stages[pipeline_rank].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    std::vector<std::pair<std::string, Bytes>> out = priced.terms(pipeline_rank, priced.part_of(pipeline_rank, rank));
+    std::erase_if(out, [](const auto& term) { return term.second <= Bytes(0); });
+    return out;
   }
   throw Error(ErrorCode::internal, text("rank ", rank, " is in no stage"));
 }
@@ -147,7 +150,7 @@ std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterS
   std::vector<Bytes> out;
   out.reserve(plan.ranks.size());
   for (const plan::Worker& worker : workers_of(plan, cluster))
-    out.push_back(Bytes(memory_limit(cluster.groups[static_cast<std::size_t>(worker.group)].device).value / worker.neighbours));
+    out.push_back(Bytes(memory_limit(cluster.groups[worker.group].device).value / worker.neighbours));
   return out;
 }
 
@@ -155,7 +158,7 @@ FullestRank fullest_rank(const plan::Plan& plan, const std::vector<Bytes>& memor
   const std::vector<Bytes> limits = memory_limits(plan, cluster);
   FullestRank out;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const double share = memory[static_cast<std::size_t>(rank)] / limits[static_cast<std::size_t>(rank)];
+    const double share = memory[rank] / limits[rank];
     if (share > out.share) out = {rank, share};
   }
   return out;
@@ -165,8 +168,8 @@ void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const 
   const auto [worst, share] = fullest_rank(plan, memory, cluster);
   if (share <= 1) return;
   throw Error(ErrorCode::resource_exhausted,
-              text("the plan does not fit: rank ", worst, " would hold ", to_text(memory[static_cast<std::size_t>(worst)]),
-                   " at its peak, and may use ", to_text(memory_limits(plan, cluster)[static_cast<std::size_t>(worst)])),
+              text("the plan does not fit: rank ", worst, " would hold ", to_text(memory[worst]), " at its peak, and may use ",
+                   to_text(memory_limits(plan, cluster)[worst])),
               {.file = plan.where.file, .rank = worst, .block = {}}, {},
               "more recomputation, a higher zero, more stages or smaller micro-batches need less; `tessera plan` finds a plan that fits");
 }
@@ -175,15 +178,6 @@ std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& mod
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   CostModel cost_model(model, train, cluster, profile);
   return memory_of(plan, cost_model);
-}
-
-std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
-                                                        const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                                                        const profile::Profile& profile) {
-  CostModel cost_model(model, train, cluster, profile);
-  std::vector<std::pair<std::string, Bytes>> out = memory_terms(plan, rank, cost_model);
-  std::erase_if(out, [](const auto& part) { return part.second <= Bytes(0); });
-  return out;
 }
 
 }  // namespace tessera::cost

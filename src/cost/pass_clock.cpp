@@ -23,7 +23,7 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
   const auto end = pass.computing.size();
   const auto seconds_of = [&](std::size_t step) {
     const program::ComputeStep& of = pass.computing[step];
-    return computing[static_cast<std::size_t>(of.op)] / of.pieces;
+    return computing[of.op] / of.pieces;
   };
   PlayedPass out;
   if (exchanges.empty()) {
@@ -35,10 +35,10 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
   for (std::size_t e = 0; e < exchanges.size(); ++e) {
     links[static_cast<std::size_t>(exchanges[e].link)].steps.push_back(static_cast<int>(e));
     out.busy[static_cast<std::size_t>(exchanges[e].link)] += exchanges[e].seconds;
-    ++awaited[static_cast<std::size_t>(pass.exchanges[e].before)];
+    ++awaited[pass.exchanges[e].before];
   }
   for (Queue& link : links)
-    if (link.holds()) link.left = exchanges[static_cast<std::size_t>(link.steps.front())].seconds;
+    if (link.holds()) link.left = exchanges[link.steps.front()].seconds;
   std::size_t step = 0;
   double left = end > 0 ? seconds_of(0) : 0;
   while (step < end || links[0].holds() || links[1].holds()) {
@@ -49,8 +49,8 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
     for (std::size_t l = 0; l < links.size(); ++l) {
       if (!links[l].holds()) continue;
       const int e = links[l].steps[links[l].next];
-      runs[l] = pass.exchanges[static_cast<std::size_t>(e)].after < static_cast<int>(step);
-      if (runs[l] && beside == nullptr) beside = &exchanges[static_cast<std::size_t>(e)];
+      runs[l] = pass.exchanges[e].after < static_cast<int>(step);
+      if (runs[l] && beside == nullptr) beside = &exchanges[e];
     }
     const double rate = beside != nullptr ? 1 / (1 + slowdown) : 1;
     passed /= rate;
@@ -65,8 +65,8 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
       const double rest = link.left - passed;
       link.left = rest;
       if (rest > 0) continue;
-      --awaited[static_cast<std::size_t>(pass.exchanges[static_cast<std::size_t>(link.steps[link.next])].before)];
-      if (++link.next < link.steps.size()) link.left = exchanges[static_cast<std::size_t>(link.steps[link.next])].seconds;
+      --awaited[pass.exchanges[link.steps[link.next]].before];
+      if (++link.next < link.steps.size()) link.left = exchanges[link.steps[link.next]].seconds;
     }
     if (!computes) continue;
     left -= passed * rate;

@@ -28,16 +28,14 @@ class PricedPlan {
  public:
   PricedPlan(const plan::Plan& plan, CostModel& cost_model);
 
-  const plan::Plan& plan() const { return plan_; }
-  CostModel& cost_model() const { return cost_model_; }
   const plan::Pipeline& pipeline() const { return pipeline_; }
   // What a stage stands on, as CostModel knows it; a pipeline rank has the number of its first stage.
-  int devices(int stage) const { return devices_[static_cast<std::size_t>(stage)]; }
-  const plan::Strategy& strategy(int block) const { return *strategies_[static_cast<std::size_t>(block)]; }
+  int devices(int stage) const { return devices_[stage]; }
+  const plan::Strategy& strategy(int block) const { return *strategies_[block]; }
   const BlockLoad& load(int stage, int block, int part = kAllParts) const {
     return cost_model_.block(repeat(block), devices(stage), strategy(block), plan_.samples(), part);
   }
-  int repeat(int block) const { return cost_model_.repeat_of()[static_cast<std::size_t>(block)]; }
+  int repeat(int block) const { return cost_model_.repeat_of()[block]; }
   // Of the block's inputs, where the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
   double reshard(int stage, int block) const {
     return cost_model_.reshard(repeat(block), devices(stage), strategy(block - 1), strategy(block), plan_.samples());
@@ -48,7 +46,7 @@ class PricedPlan {
   template <typename Visit>
   void for_parts(int stage, const Visit& visit) const {
     const std::vector<StageDevices::Part>& parts = cost_model_.parts_of(devices(stage)).parts;
-    if (parts.size() == 1) return visit(0, plan_.stages[static_cast<std::size_t>(stage)].width());
+    if (parts.size() == 1) return visit(0, plan_.stages[stage].width());
     int last = 0;
     for (std::size_t part = 0; part < parts.size(); ++part) visit(static_cast<int>(part), last += parts[part].ranks);
   }

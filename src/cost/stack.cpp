@@ -1,9 +1,8 @@
-#include "cost/stack.hpp"
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "cost/cost_model.hpp"
 
 namespace tessera::cost {
 namespace {

@@ -20,16 +20,16 @@ bool CostModel::calibrated(const cluster::Device& device, model::Precision preci
 
 bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   return std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
-    return !CostModel::calibrated(cluster.groups[static_cast<std::size_t>(place.group)].device, plan.precision);
+    return !CostModel::calibrated(cluster.groups[place.group].device, plan.precision);
   });
 }
 
 const cluster::ResourceGroup& CostModel::cluster_group(int devices, std::size_t part) const {
-  return cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  return cluster_.groups[stand(devices).devices.parts[part].group];
 }
 
 plan::Worker CostModel::worker(const StageDevices::Part& part) const {
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(part.group)];
+  const cluster::ResourceGroup& group = cluster_.groups[part.group];
   if (!group.device.is_cpu()) return {part.group};
   return {part.group, part.threads > 0 ? part.threads : std::max(1, group.device.cores), std::max(1, part.neighbours),
           part.speed > 0 ? part.speed : group.speed_of(0)};
@@ -50,18 +50,18 @@ int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage, cons
   for (const plan::Share& share : plan.shares_of(stage)) {
     const std::size_t first = rank;
     for (int i = 0; i < share.ranks; ++i, ++rank) {
-      const plan::Worker& on = workers[static_cast<std::size_t>(stage.ranks[rank])];
+      const plan::Worker& on = workers[stage.ranks[rank]];
       if (rank == first || worker(out.parts.back()) != on) out.parts.push_back({on.group, 0, 0, on.threads, on.neighbours, on.speed});
       ++out.parts.back().ranks;
       out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
     }
   }
   // Parts need not hold whole replicas, where all of these have the same.
-  if (stage.shares.empty() && !calibrated(cluster_.groups[static_cast<std::size_t>(out.parts.front().group)].device, precision_))
+  if (stage.shares.empty() && !calibrated(cluster_.groups[out.parts.front().group].device, precision_))
     for (StageDevices::Part& part : out.parts) part.samples = 0;
   if (out.parts.size() > 1) return add(out);
   out.parts.front().samples = 0;
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
+  const cluster::ResourceGroup& group = cluster_.groups[out.parts.front().group];
   if (!calibrated(group.device, precision_)) {
     out.parts.front().ranks = 0;
     return add(out);
@@ -78,41 +78,39 @@ int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage, cons
 double CostModel::samples_per_rank(int devices, int width, std::int64_t samples, int only) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   if (parts.size() == 1) return static_cast<double>(samples) / width;
-  if (only != kAllParts)
-    return static_cast<double>(parts[static_cast<std::size_t>(only)].samples) / parts[static_cast<std::size_t>(only)].ranks;
+  if (only != kAllParts) return static_cast<double>(parts[only].samples) / parts[only].ranks;
   return most(devices, [&](std::size_t part) {
-    return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part));
+    return static_cast<double>(parts[part].samples) / parts[part].ranks * (memory_limit(devices) / memory_limit(devices, part));
   });
 }
 
 std::int64_t CostModel::micro_batch(int devices, int part, const plan::Strategy& s, std::int64_t samples) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
-  const StageDevices::Part& on = parts[static_cast<std::size_t>(part)];
+  const StageDevices::Part& on = parts[part];
   return parts.size() == 1 || on.samples == 0 ? samples / s.dp : on.samples / std::max(1, on.ranks / (s.cp * s.tp));
 }
 
 int CostModel::domain(int devices) const {
   return -most(devices, [&](std::size_t part) {
     const StageDevices& of = stand(devices).devices;
-    return -(of.per_node > 0 ? of.per_node : cluster_.groups[static_cast<std::size_t>(of.parts[part].group)].domain());
+    return -(of.per_node > 0 ? of.per_node : cluster_.groups[of.parts[part].group].domain());
   });
 }
 double CostModel::process_bytes(int devices, int only) const {
   const auto bytes = [&](std::size_t part) {
     return cluster_group(devices, part).device.is_cpu() ? measured_->process_bytes() : kProcessBytes;
   };
-  if (only != kAllParts) return bytes(static_cast<std::size_t>(only));
-  return most(devices, [&](std::size_t part) { return bytes(part) * limit_of(devices, 0) / limit_of(devices, part); });
+  if (only != kAllParts) return bytes(only);
+  return most(devices, [&](std::size_t part) { return bytes(part) * memory_limit(devices) / memory_limit(devices, part); });
 }
-double CostModel::limit_of(int devices, std::size_t part) const {
+double CostModel::memory_limit(int devices, std::size_t part) const {
   const int neighbours = worker(stand(devices).devices.parts[part]).neighbours;
   return static_cast<double>(cost::memory_limit(cluster_group(devices, part).device).value) / neighbours;
 }
 bool CostModel::plays_exchanges(int devices) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
-  return std::any_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) {
-    return !calibrated(cluster_.groups[static_cast<std::size_t>(part.group)].device, precision_);
-  });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const StageDevices::Part& part) { return !calibrated(cluster_.groups[part.group].device, precision_); });
 }
 double CostModel::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
                            profile::Pace pace) const {
@@ -124,10 +122,9 @@ double CostModel::exchange(const model::Exchange& exchange, int ranks, const clu
 profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
   return measured_->overlap(operation, ranks, link);
 }
-const profile::RowsSample* CostModel::rows(const std::string& operation) const { return measured_ ? measured_->rows(operation) : nullptr; }
+const profile::RowsSample* CostModel::rows(const std::string& operation) const { return measured_->rows(operation); }
 double CostModel::optimizer(int devices, int part, std::int64_t parameters) const {
-  return measured_->optimizer(parameters, worker(stand(devices).devices.parts[static_cast<std::size_t>(std::max(0, part))]));
+  return measured_->optimizer(parameters, worker(stand(devices).devices.parts[std::max(0, part)]));
 }
-double CostModel::memory_limit(int devices) const { return limit_of(devices, 0); }
 
 }  // namespace tessera::cost

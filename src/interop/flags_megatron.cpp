@@ -8,16 +8,12 @@
 namespace tessera::interop {
 namespace {
 
+using plan::option_of;
 using Flags = std::vector<std::string>;
 const std::string kMegatron = "Megatron-LM";
 
 [[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected = {}, const std::string& hint = {}) {
   refuse_for(kMegatron, where, message, expected, hint);
-}
-
-double option(const model::BlockSpec& block, const std::string& key, double fallback = 0) {
-  const auto found = block.dims.find(key);
-  return found == block.dims.end() ? fallback : found->second;
 }
 
 bool has_biases(const model::BlockSpec& layer) {
@@ -26,21 +22,21 @@ bool has_biases(const model::BlockSpec& layer) {
 }
 
 void add_gpt(Flags& flags, const model::BlockSpec& layer) {
-  if (option(layer, "gated") != 0) refuse({}, "the model's feed-forward network is a gated GELU", "gated: false, or arch: llama");
-  if (option(layer, "relative_bias") != 0) refuse({}, "the model's positions are alibi", "positions: learned, rotary or none");
-  if (option(layer, "embedding_norm") != 0) refuse({}, "the model has a norm after its embedding", "embedding_norm: false");
+  if (option_of(layer, "gated") != 0) refuse({}, "the model's feed-forward network is a gated GELU", "gated: false, or arch: llama");
+  if (option_of(layer, "relative_bias") != 0) refuse({}, "the model's positions are alibi", "positions: learned, rotary or none");
+  if (option_of(layer, "embedding_norm") != 0) refuse({}, "the model has a norm after its embedding", "embedding_norm: false");
   if (!has_biases(layer)) refuse({}, "the model's LayerNorm has no biases", "biases: true");
-  if (option(layer, "rotary") != 0)
+  if (option_of(layer, "rotary") != 0)
     flags.push_back("--position-embedding-type rope");
-  else if (option(layer, "positions") == 0)
+  else if (option_of(layer, "positions") == 0)
     flags.push_back("--position-embedding-type none");
-  flags.push_back(text("--max-position-embeddings ", layer.dim(option(layer, "positions") == 0 ? "seq" : "positions")));
+  flags.push_back(text("--max-position-embeddings ", layer.dim(option_of(layer, "positions") == 0 ? "seq" : "positions")));
 }
 
 // Of Llama 3.1 to 3.3; only the factor can be said.
 void add_rope_scaling(Flags& flags, const model::BlockSpec& layer) {
-  if (option(layer, "rope_factor") == 0) return;
-  if (option(layer, "rope_beta_fast") != 0) refuse({}, "its rotary positions are scaled by YaRN", "rope_type: llama3, or none");
+  if (option_of(layer, "rope_factor") == 0) return;
+  if (option_of(layer, "rope_beta_fast") != 0) refuse({}, "its rotary positions are scaled by YaRN", "rope_type: llama3, or none");
   const std::pair<const char*, double> fixed[] = {{"rope_low_freq", 1}, {"rope_high_freq", 4}, {"rope_original_seq", 8192}};
   for (const auto& [key, value] : fixed)
     if (layer.real(key) != value)
@@ -56,15 +52,15 @@ void add_llama(Flags& flags, const model::BlockSpec& layer) {
                {"--normalization RMSNorm", "--swiglu", "--disable-bias-linear", "--position-embedding-type rope",
                 text("--rotary-base ", static_cast<std::int64_t>(base)), text("--max-position-embeddings ", layer.dim("seq"))});
   add_rope_scaling(flags, layer);
-  if (option(layer, "qkv_bias") != 0) flags.push_back("--add-qkv-bias");
-  if (option(layer, "qk_norm") != 0) flags.push_back("--qk-layernorm");
+  if (option_of(layer, "qkv_bias") != 0) flags.push_back("--add-qkv-bias");
+  if (option_of(layer, "qk_norm") != 0) flags.push_back("--qk-layernorm");
   // Tessera's window counts the position itself, Megatron's those before it.
-  if (option(layer, "window") != 0) flags.push_back(text("--window-size ", layer.dim("window") - 1, ",0"));
+  if (option_of(layer, "window") != 0) flags.push_back(text("--window-size ", layer.dim("window") - 1, ",0"));
 }
 
 void add_attention(Flags& flags, const model::BlockSpec& layer) {
   flags.push_back(text("--num-attention-heads ", layer.dim("heads")));
-  if (option(layer, "kv_lora") != 0) {
+  if (option_of(layer, "kv_lora") != 0) {
     flags.insert(flags.end(), {"--multi-latent-attention", "--rope-type rope", "--no-rope-fusion",
                                text("--kv-lora-rank ", layer.dim("kv_lora")), text("--qk-head-dim ", layer.dim("nope_dim")),
                                text("--qk-pos-emb-head-dim ", layer.dim("rope_dim")), text("--v-head-dim ", layer.dim("v_dim"))});
@@ -81,8 +77,8 @@ void add_experts(Flags& flags, const model::BlockSpec& layer, int dense, int rou
   flags.insert(flags.end(), {text("--num-experts ", layer.dim("experts")), text("--moe-router-topk ", layer.dim("experts_per_token")),
                              text("--moe-ffn-hidden-size ", layer.dim("expert_ffn")), "--moe-token-dispatcher-type alltoall"});
   if (dense > 0) flags.push_back(text("--moe-layer-freq ([0]*", dense, "+[1]*", routed, ")"));
-  if (option(layer, "shared_ffn") != 0) flags.push_back(text("--moe-shared-expert-intermediate-size ", layer.dim("shared_ffn")));
-  if (option(layer, "shared_gate") != 0) flags.push_back("--moe-shared-expert-gate");
+  if (option_of(layer, "shared_ffn") != 0) flags.push_back(text("--moe-shared-expert-intermediate-size ", layer.dim("shared_ffn")));
+  if (option_of(layer, "shared_gate") != 0) flags.push_back("--moe-shared-expert-gate");
 }
 
 void add_model(Flags& flags, const model::ModelSpec& model) {
@@ -92,15 +88,15 @@ void add_model(Flags& flags, const model::ModelSpec& model) {
   const model::Repeat& first = model.repeats[1];
   const model::Repeat& last = model.repeats[model.repeats.size() - 2];
   const model::BlockSpec& layer = first.block;
-  const bool dense = option(layer, "experts") == 0;
+  const bool dense = option_of(layer, "experts") == 0;
   flags.insert(flags.end(), {text("--num-layers ", model.dim("layers")), text("--hidden-size ", layer.dim("hidden")),
                              text("--ffn-hidden-size ", layer.dim(dense ? "ffn" : "expert_ffn")), text("--seq-length ", layer.dim("seq")),
                              text("--norm-epsilon ", layer.real("norm_eps"))});
   add_attention(flags, layer);
   (model.arch == "gpt" ? add_gpt : add_llama)(flags, layer);
-  if (option(last.block, "experts") != 0) add_experts(flags, last.block, dense ? first.count : 0, last.count);
-  for (const char* flag : {"--hidden-dropout ", "--attention-dropout "}) flags.push_back(text(flag, option(layer, "dropout")));
-  if (option(layer, "attention_fused", 1) == 0) flags.push_back("--attention-backend unfused");
+  if (option_of(last.block, "experts") != 0) add_experts(flags, last.block, dense ? first.count : 0, last.count);
+  for (const char* flag : {"--hidden-dropout ", "--attention-dropout "}) flags.push_back(text(flag, option_of(layer, "dropout")));
+  if (option_of(layer, "attention_fused", 1) == 0) flags.push_back("--attention-backend unfused");
   if (!model.tied_embeddings) flags.push_back("--untie-embeddings-and-output-weights");
 }
 
@@ -170,7 +166,7 @@ void add_parallel(Flags& flags, const plan::Plan& plan, const model::ModelSpec& 
              "Tessera pads the width of a feed-forward network with zeros, Megatron-LM the vocabulary alone");
   if (strategy.tp > 1) flags.push_back(text("--tensor-model-parallel-size ", strategy.tp));
   if (strategy.sequence_parallel) flags.push_back("--sequence-parallel");
-  if (strategy.tp > 1 && !strategy.sequence_parallel && option(model.repeats[model.repeats.size() - 2].block, "experts") != 0)
+  if (strategy.tp > 1 && !strategy.sequence_parallel && option_of(model.repeats[model.repeats.size() - 2].block, "experts") != 0)
     refuse(where, text("experts with tp ", strategy.tp, " but no sequence parallelism"), "tp 1, or sequence parallelism");
   if (strategy.cp > 1)
     flags.insert(flags.end(), {text("--context-parallel-size ", strategy.cp),

@@ -29,10 +29,6 @@ std::string words(const plan::Strategy& s) {
   return out;
 }
 
-// Layers are the blocks between the first and the last.
-int first_layer(const plan::StrategyRun& run) { return std::max(run.first, 1); }
-int last_layer(const plan::StrategyRun& run, const model::ModelSpec& model) { return std::min(run.last, model.block_count() - 1); }
-
 const plan::StrategyRun& run_of_first_layer(const plan::Plan& plan) {
   for (const plan::Stage& stage : plan.stages)
     for (const plan::StrategyRun& run : stage.runs)
@@ -89,8 +85,9 @@ SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, co
       refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");
     if (shared.layers.empty() || shared.pipeline_size > 1) shared.layers.emplace_back();
     for (const plan::StrategyRun& run : stage.runs) {
-      const int first = first_layer(run);
-      const int last = last_layer(run, model);
+      // Layers are the blocks between the first and the last.
+      const int first = std::max(run.first, 1);
+      const int last = std::min(run.last, model.block_count() - 1);
       plan::Strategy here = effective(run.strategy);
       // Embedding and head have no experts.
       if (first >= last) here.ep = shared.strategy.ep;

@@ -4,22 +4,26 @@
 #include <tuple>
 
 #include "model/forms.hpp"
-#include "plan/divisors.hpp"
 #include "plan/plan.hpp"
-#include "plan/refuse.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::plan {
+
+void refuse(const Where& where, const std::string& message, const std::string& expected, const std::string& hint) {
+  throw Error(ErrorCode::invalid_config, "the plan cannot run: " + message, where, expected, hint);
+}
+
 namespace {
 
+constexpr const char* kAgain = "make a plan for it with `tessera plan`";
+
 void check_fingerprints(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
-  const std::string again = "make a plan for it with `tessera plan`";
   if (plan.model_fingerprint != model.fingerprint())
-    refuse(plan.where, "it was made for another model (" + plan.model_fingerprint + ")", "a plan for model " + model.fingerprint(), again);
+    refuse(plan.where, "it was made for another model (" + plan.model_fingerprint + ")", "a plan for model " + model.fingerprint(), kAgain);
   if (plan.cluster_fingerprint != cluster.fingerprint())
     refuse(plan.where, "it was made for other devices (" + plan.cluster_fingerprint + ")",
-           text("a plan for ", cluster.name, " (", cluster.fingerprint(), ")"), again);
+           text("a plan for ", cluster.name, " (", cluster.fingerprint(), ")"), kAgain);
 }
 
 void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -44,15 +48,12 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
 
 using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once
 
-// Why the blocks of a run cannot be cut into so many parts.
-std::optional<TensorFault> fault_of(const model::ModelSpec& model, const Blocks& blocks, std::int64_t degree, Experts experts) {
-  for (const model::BlockSpec* block : blocks)
-    if (const auto fault = tensor_fault(model, *block, degree, experts)) return fault;
-  return {};
-}
-
 void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
-  const auto fault_at = [&](std::int64_t degree) { return fault_of(model, blocks, degree, experts_of(run.strategy)); };
+  const auto fault_at = [&](std::int64_t degree) -> std::optional<TensorFault> {
+    for (const model::BlockSpec* block : blocks)
+      if (const auto fault = tensor_fault(model, *block, degree, experts_of(run.strategy))) return fault;
+    return {};
+  };
   if (const auto fault = fault_at(run.strategy.tp)) {
     std::int64_t nearest = run.strategy.tp - 1;
     while (fault_at(nearest)) --nearest;
@@ -74,7 +75,7 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
 
 void check_whole_blocks(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
   const Strategy& s = run.strategy;
-  const bool whole = std::any_of(blocks.begin(), blocks.end(), [](const model::BlockSpec* block) { return !model::cut_by_nn(*block); });
+  const bool whole = std::ranges::any_of(blocks, [](const model::BlockSpec* block) { return !model::cut_by_nn(*block); });
   if (s.tp > 1 && whole) refuse(run.where, text("tp ", s.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1");
   if (s.cp > 1) refuse(run.where, text("cp ", s.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1");
   if (s.recompute == model::Recompute::selective)
@@ -136,10 +137,10 @@ void check_shares(const Plan& plan, const Stage& stage, int index) {
 
 // That the ranks of a replica are of one kind.
 void check_replicas(const Plan& plan, const Stage& stage, const StrategyRun& run) {
-  const std::size_t replica = static_cast<std::size_t>(run.strategy.cp) * static_cast<std::size_t>(run.strategy.tp);
-  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+  const int replica = run.strategy.cp * run.strategy.tp;
+  for (int i = 0; i < stage.width(); ++i) {
     const int first = stage.ranks[i / replica * replica];
-    if (plan.ranks[static_cast<std::size_t>(stage.ranks[i])].group != plan.ranks[static_cast<std::size_t>(first)].group)
+    if (plan.ranks[stage.ranks[i]].group != plan.ranks[first].group)
       refuse(run.where, text("ranks ", first, " and ", stage.ranks[i], " of one replica stand on different groups of devices"),
              "each replica (cp x tp ranks) on one group");
   }
@@ -196,22 +197,19 @@ struct Runs {
 };
 
 Runs runs_of(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
-  const auto device = [&](const RankPlace& place) -> const cluster::Device& {
-    return cluster.groups[static_cast<std::size_t>(place.group)].device;
-  };
+  const auto device = [&](const RankPlace& place) -> const cluster::Device& { return cluster.groups[place.group].device; };
   const auto accelerates = [&](const RankPlace& place) { return device(place).accelerates(plan.precision); };
   const auto works = [&](const RankPlace& place) { return device(place).shares_host(); };
-  return {std::all_of(plan.ranks.begin(), plan.ranks.end(), accelerates),
-          stands_whole(model, std::any_of(plan.ranks.begin(), plan.ranks.end(), works))};
+  return {std::ranges::all_of(plan.ranks, accelerates), stands_whole(model, std::ranges::any_of(plan.ranks, works))};
 }
 
 // Every run of a stage uses all of its ranks.
 void check_width(const Stage& stage, int index, const StrategyRun& run) {
   const Strategy& s = run.strategy;
-  const std::int64_t wanted = std::int64_t{s.dp} * s.cp * s.tp;
-  if (wanted == stage.width()) return;
-  const std::string degrees = s.cp > 1 ? text("dp ", s.dp, " x cp ", s.cp, " x tp ", s.tp) : text("dp ", s.dp, " x tp ", s.tp);
   const std::int64_t parts = std::int64_t{s.cp} * s.tp;
+  const std::int64_t wanted = s.dp * parts;
+  if (wanted == stage.width()) return;
+  const std::string degrees = text("dp ", s.dp, s.cp > 1 ? text(" x cp ", s.cp) : "", " x tp ", s.tp);
   refuse(run.where, text("stage ", index, " has ", stage.width(), " ranks for ", degrees, " of blocks [", run.first, ", ", run.last, ")"),
          text(wanted, wanted == 1 ? " rank" : " ranks", ", or degrees that make ", stage.width()),
          stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
@@ -277,9 +275,8 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, const Runs& r
       if (plan.stages[other].ranks == plan.stages[s].ranks && plan.stages[other].shares != plan.stages[s].shares)
         refuse(plan.stages[s].where, text("stages ", other, " and ", s, " are on the same ranks, and have different shares of the batch"),
                "the same shares for both");
-  const Where& end = plan.stages.back().where;
   if (next_block != model.block_count())
-    refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"),
+    refuse(plan.stages.back().where, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"),
            text("stages that end at block ", model.block_count()));
 }
 
@@ -301,10 +298,10 @@ void check_placement(const Plan& plan, const model::JobSpec& job) {
       refuse(where, "train.placement, and blocks with experts are cut differently", "the same dp, ep and recompute for all of them", hint);
     first = one;
   }
-  const auto ep = static_cast<std::size_t>(first ? first->ep : 1);
-  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
-    const RankPlace& own = plan.ranks[static_cast<std::size_t>(stage.ranks[i])];
-    const RankPlace& other = plan.ranks[static_cast<std::size_t>(stage.ranks[i / ep * ep])];
+  const int ep = first ? first->ep : 1;
+  for (int i = 0; i < stage.width(); ++i) {
+    const RankPlace& own = plan.ranks[stage.ranks[i]];
+    const RankPlace& other = plan.ranks[stage.ranks[i / ep * ep]];
     if (own.group != other.group || own.node != other.node) return;
   }
   refuse(where, "train.placement, and no tokens cross from host to host", text("experts over several hosts; ep is ", ep), hint);
@@ -320,16 +317,15 @@ void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
   const auto blocks = model.blocks();
   for (const Stage& stage : plan.stages)
     for (int b = stage.first_block(); b < stage.last_block(); ++b) {
-      const model::BlockInstance& block = blocks[static_cast<std::size_t>(b)];
-      for (const model::ParameterSpec& parameter : block.spec->parameters) {
+      const int own = stage.strategy_of(b).tp;
+      for (const model::ParameterSpec& parameter : blocks[b].spec->parameters) {
         if (parameter.split_dim < 0) continue;
-        std::vector<Holder>& others = holders[parameter.tied_to.empty() ? block.parameter_name(parameter) : parameter.tied_to];
+        std::vector<Holder>& others = holders[parameter.tied_to.empty() ? blocks[b].parameter_name(parameter) : parameter.tied_to];
         for (const Holder& other : others) {
           const int tp = other.stage->strategy_of(other.block).tp;
-          if (other.stage->ranks == stage.ranks && tp != stage.strategy_of(b).tp)
+          if (other.stage->ranks == stage.ranks && tp != own)
             refuse(stage.where,
-                   text("blocks ", other.block, " and ", b, " share a parameter on the same ranks, and have tp ", tp, " and tp ",
-                        stage.strategy_of(b).tp),
+                   text("blocks ", other.block, " and ", b, " share a parameter on the same ranks, and have tp ", tp, " and tp ", own),
                    "the same tp for both");
         }
         others.push_back({b, &stage});
@@ -359,21 +355,6 @@ void check_lengths(const Plan& plan) {
     refuse(plan.where, text("its widest groups have ", plan.lengths->groups.back().degree, " ranks"), text("cp ", first.cp));
 }
 
-}  // namespace
-
-void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
-  check_fingerprints(plan, model, cluster);
-  if (plan.global_batch < 1 || plan.micro_batches < 1)
-    refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
-  check_ranks(plan, cluster);
-  check_stages(plan, model, runs_of(plan, model, cluster));
-  check_shared_parameters(plan, model);
-  check_lengths(plan);
-  check_schedule(plan);
-}
-
-namespace {
-
 void check_servers(const Plan& plan, const model::JobSpec& job) {
   const bool own = model::reads_clicks(job.model) && job.parameter_servers.places.empty();
   if (own && plan.servers.empty())
@@ -394,18 +375,29 @@ void check_servers(const Plan& plan, const model::JobSpec& job) {
 
 }  // namespace
 
+void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  check_fingerprints(plan, model, cluster);
+  if (plan.global_batch < 1 || plan.micro_batches < 1)
+    refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
+  check_ranks(plan, cluster);
+  check_stages(plan, model, runs_of(plan, model, cluster));
+  check_shared_parameters(plan, model);
+  check_lengths(plan);
+  check_schedule(plan);
+}
+
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   check(plan, job.model, cluster);
   check_servers(plan, job);
   if (plan.global_batch != job.train.global_batch)
     refuse(plan.where, text("it is for a global batch of ", plan.global_batch), text("train.global_batch ", job.train.global_batch),
-           "make a plan for it with `tessera plan`");
+           kAgain);
   if (plan.precision != job.train.precision)
     refuse(plan.where, text("it computes in ", model::name_of(plan.precision)),
-           text("train.precision ", model::name_of(job.train.precision)), "make a plan for it with `tessera plan`");
+           text("train.precision ", model::name_of(job.train.precision)), kAgain);
   if (plan.lengths.has_value() != job.data.lengths.has_value())
     refuse(plan.where, plan.lengths ? "it deals samples of different lengths" : "it takes samples of one length",
-           plan.lengths ? "data.lengths" : "no data.lengths", "make a plan for it with `tessera plan`");
+           plan.lengths ? "data.lengths" : "no data.lengths", kAgain);
   if (job.train.placement.kind != model::PlacementKind::off) check_placement(plan, job);
   if (plan.staleness > 0)
     for (const Stage& stage : plan.stages)

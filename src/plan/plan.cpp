@@ -42,23 +42,18 @@ const Strategy& Stage::strategy_of(int block) const {
   return runs.back().strategy;
 }
 
-std::int64_t Plan::micro_batch_size_at(const Stage& stage, int index) const {
-  const Strategy& strategy = stage.runs.front().strategy;
-  const int replica = strategy.cp * strategy.tp;
-  const int first = index / replica * replica;
-  return items_before(stage, first + replica, samples()) - items_before(stage, first, samples());
-}
-
 std::string Plan::micro_batch_text() const {
   const Stage& stage = stages.front();
+  const int replica = stage.runs.front().strategy.cp * stage.runs.front().strategy.tp;
   std::set<std::int64_t, std::greater<>> counts;
-  for (int i = 0; i < stage.width(); ++i) counts.insert(micro_batch_size_at(stage, i));
+  for (int first = 0; first < stage.width(); first += replica)
+    counts.insert(items_before(stage, first + replica, samples()) - items_before(stage, first, samples()));
   return either(counts, "sample");
 }
 
 std::string Plan::schedule_text() const {
   // Without replicas there is nothing to exchange, and no rank waits for the others between two steps.
-  const bool exchanged = std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.width() > 1; });
+  const bool exchanged = std::ranges::any_of(stages, [](const Stage& stage) { return stage.width() > 1; });
   return text(name_of(schedule), order.empty() ? "" : " in an order of its own",
               !delayed_exchange ? ""
               : exchanged       ? ", gradient exchange delayed"

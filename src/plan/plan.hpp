@@ -11,7 +11,6 @@
 #include "cluster/cluster.hpp"
 #include "model/job.hpp"
 #include "model/model.hpp"
-#include "plan/schedule/slot.hpp"
 
 namespace tessera::plan {
 
@@ -96,6 +95,25 @@ struct RankPlace {
 enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, zb_h2, zb_v, dualpipe_v };
 const char* name_of(Schedule schedule);
 
+// A backward pass as a whole, or its halves: the gradient of the inputs, which the stage before waits for, and the gradient
+// of the weights, which nobody waits for until the step ends (Qi et al. 2023, arXiv 2401.10241).
+enum class Backward { whole, input, weight };
+
+// One entry of the order in which a rank works through its micro-batches.
+struct Slot {
+  bool forward = true;
+  int micro_batch = 0;
+  int chunk = 0;                    // which of the rank's stages, in model order
+  Backward part = Backward::whole;  // of a backward pass
+  // Overlaps with the next slot (a forward with a backward pass, as in DualPipe): both begin when the inputs of both are there, and both
+  // send when both have ended.
+  bool with_next = false;
+  bool operator==(const Slot&) const = default;
+};
+
+// What each pipeline rank does in a step, by pipeline rank.
+using Orders = std::vector<std::vector<Slot>>;
+
 // How samples of different lengths (model::LengthSpec) are dealt to the ranks of the plan's one stage (plan/uneven_batch.hpp). Seconds are
 // of a forward and a backward pass.
 struct Lengths {
@@ -109,7 +127,6 @@ struct Lengths {
   double pass = 0;            // whatever it holds
   double token = 0;           // of a token, without attention
   double pair = 0;            // of a query and a key
-  bool operator==(const Lengths&) const = default;
 };
 
 // What the simulator says of a plan.
@@ -126,7 +143,6 @@ struct Server {
   int rank = 0;
   int threads = 1;
   Where where = {};
-  bool operator==(const Server& other) const { return rank == other.rank && threads == other.threads; }
 };
 
 struct Plan {
@@ -170,9 +186,7 @@ struct Plan {
   std::vector<Share> shares_of(const Stage& stage) const {
     return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares;
   }
-  // Samples of one micro-batch on a rank of a stage (`index` into Stage::ranks), all of whose runs must have the same dp, cp and tp.
-  std::int64_t micro_batch_size_at(const Stage& stage, int index) const;
-  // Those of the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
+  // Samples of one micro-batch on the ranks of the first stage, all of whose runs must have the same dp, cp and tp: "6 or 2 samples".
   std::string micro_batch_text() const;
   std::string schedule_text() const;  // "1f1b, gradient exchange delayed", "zb-v in an order of its own, steps overlap"
   std::string servers_text() const;   // of its parameter servers: "1 thread with rank 0, 2 threads with rank 3"

@@ -7,6 +7,7 @@ namespace tessera::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using model::Precision, model::Recompute;
 
 constexpr const char* kFormat = "tessera-plan";
 constexpr std::int64_t kVersion = 1;
@@ -80,16 +81,12 @@ std::string json_of(const Lengths& lengths) {
 
 int small_int(const ConfigNode& node, std::int64_t least) { return static_cast<int>(node.as_int_between(least, kMostRanks)); }
 
-model::Recompute read_recompute(const ConfigNode& node) {
-  const std::string name = node.as_choice({"none", "selective", "full"});
-  return name == "none" ? model::Recompute::none : name == "full" ? model::Recompute::full : model::Recompute::selective;
-}
-
-model::Precision read_precision(const ConfigNode& node) {
-  const std::string name = node.as_choice({"fp32", "bf16", "fp16", "fp8"});
-  for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16, model::Precision::f8})
-    if (name == model::name_of(precision)) return precision;
-  return model::Precision::f32;
+// The one of these values that the file names.
+template <typename Enum>
+Enum read_name(const ConfigNode& node, const std::vector<Enum>& values) {
+  std::vector<std::string> names;
+  for (const Enum value : values) names.push_back(name_of(value));
+  return values[std::ranges::find(names, node.as_choice(names)) - names.begin()];
 }
 
 RankPlace read_place(const ConfigNode& node) {
@@ -114,7 +111,7 @@ StrategyRun read_run(const ConfigNode& node) {
   s.dp = small_int(node.at("dp"), 1);
   s.tp = small_int(node.at("tp"), 1);
   s.zero = small_int(node.at("zero"), 0);
-  s.recompute = read_recompute(node.at("recompute"));
+  s.recompute = read_name<Recompute>(node.at("recompute"), {Recompute::none, Recompute::selective, Recompute::full});
   if (const auto sequence = node.find("sequence_parallel")) s.sequence_parallel = sequence->as_bool();
   if (const auto degree = node.find("cp")) s.cp = small_int(*degree, 1);
   if (const auto kind = node.find("context"); kind && kind->as_choice({"ring", "ulysses"}) == "ulysses")
@@ -205,7 +202,7 @@ Plan read_plan(const ConfigNode& node) {
   plan.where = node.where();
   plan.model_fingerprint = node.at("model").as_string();
   plan.cluster_fingerprint = node.at("cluster").as_string();
-  plan.precision = read_precision(node.at("precision"));
+  plan.precision = read_name<Precision>(node.at("precision"), {Precision::f32, Precision::bf16, Precision::f16, Precision::f8});
   plan.global_batch = node.at("global_batch").as_int_between(1, kMostSamples);
   plan.micro_batches = node.at("micro_batches").as_int_between(1, kMostSamples);
   plan.schedule = read_schedule_name(node.at("schedule"));

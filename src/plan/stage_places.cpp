@@ -9,38 +9,60 @@ namespace {
 
 // Of a plan's ranks in the order of a group's devices.
 auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
-  return [&](int rank) {
-    const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
-    return place.node * group.devices_per_node + place.device;
-  };
+  return [&](int rank) { return plan.ranks[rank].node * group.devices_per_node + plan.ranks[rank].device; };
 }
 
 }  // namespace
 
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  const auto shares_host = [&](const RankPlace& place) {
-    return cluster.groups[static_cast<std::size_t>(place.group)].device.shares_host();
-  };
   std::map<std::pair<int, int>, int> on_host;
   for (const RankPlace& place : plan.ranks) ++on_host[{place.group, place.node}];
   std::vector<Worker> out;
   out.reserve(plan.ranks.size());
-  for (const RankPlace& place : plan.ranks)
-    out.push_back(shares_host(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node}),
-                                              cluster.groups[static_cast<std::size_t>(place.group)].speed_of(place.node)}
-                                     : Worker{place.group});
+  for (const RankPlace& place : plan.ranks) {
+    const cluster::ResourceGroup& group = cluster.groups[place.group];
+    const bool shared = group.device.shares_host();
+    out.push_back(shared ? Worker{place.group, place.threads, on_host.at({place.group, place.node}), group.speed_of(place.node)}
+                         : Worker{place.group});
+  }
+  return out;
+}
+
+std::string crowding_of(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  struct Host {
+    int workers = 0;
+    int threads = 0;
+  };
+  std::map<std::pair<int, int>, Host> hosts;
+  for (const RankPlace& place : plan.ranks) {
+    Host& host = hosts[{place.group, place.node}];
+    ++host.workers;
+    host.threads += place.threads;
+  }
+  std::string out;
+  double most = 1;
+  for (const auto& [at, host] : hosts) {
+    const cluster::ResourceGroup& group = cluster.groups.at(at.first);
+    if (!group.device.shares_host() || group.device.cores <= 0) continue;
+    const double each = static_cast<double>(host.threads) / group.device.cores;
+    if (each <= most) continue;
+    most = each;
+    out = text(host.workers, " worker", host.workers == 1 ? "" : "s", " with ", host.threads, " thread", host.threads == 1 ? "" : "s",
+               " in all share the ", group.device.cores, " core", group.device.cores == 1 ? "" : "s", " of a host of ", group.name,
+               " and take turns: fewer workers or threads would be as fast");
+  }
   return out;
 }
 
 const cluster::Link& link_among(const Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks) {
   const cluster::Link* slowest = nullptr;
-  const RankPlace& first = plan.ranks[static_cast<std::size_t>(ranks.front())];
+  const RankPlace& first = plan.ranks[ranks.front()];
   for (std::size_t i = 1; i < ranks.size(); ++i) {
-    const RankPlace& place = plan.ranks[static_cast<std::size_t>(ranks[i])];
+    const RankPlace& place = plan.ranks[ranks[i]];
     const cluster::Link& link = cluster::link_between(cluster, first.group, first.node, place.group, place.node);
     if (slowest == nullptr || link.bandwidth < slowest->bandwidth) slowest = &link;
   }
-  return slowest == nullptr ? cluster.groups[static_cast<std::size_t>(first.group)].inside : *slowest;
+  return slowest == nullptr ? cluster.groups[first.group].inside : *slowest;
 }
 
 int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
@@ -50,7 +72,7 @@ int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGrou
   if (domains < 2 || group.domain() < 2 || stage.width() % group.domain() != 0) return 0;
   const int first = position(stage.ranks.front()) / group.domain();
   for (int i = 0; i < stage.width(); ++i)
-    if (position(stage.ranks[static_cast<std::size_t>(i)]) / group.domain() != first + i % domains) return 0;
+    if (position(stage.ranks[i]) / group.domain() != first + i % domains) return 0;
   return domains;
 }
 
@@ -66,7 +88,7 @@ DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::Re
   const int first = counts.begin()->first;
   const bool consecutive = counts.rbegin()->first - first + 1 == static_cast<int>(counts.size());
   if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {};
-  const bool even = std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; });
+  const bool even = std::ranges::all_of(counts, [&](const auto& count) { return count.second == each; });
   return even ? DomainShare{each, first} : DomainShare{};
 }
 
@@ -81,8 +103,7 @@ int together_everywhere(const Plan& plan, const Stage& stage, const cluster::Res
 }
 
 bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster) {
-  const cluster::ResourceGroup& group =
-      cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group)];
+  const cluster::ResourceGroup& group = cluster.groups[plan.ranks[stage.ranks.front()].group];
   return strategy.tp * strategy.cp > 1 && stage.shares.empty() && dealt_over(plan, stage, group) > 0;
 }
 

@@ -1,6 +1,7 @@
 // How the ranks of a plan stand on nodes, links and domains (the devices that an inside link joins).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "cluster/cluster.hpp"
@@ -17,6 +18,9 @@ struct Worker {
   auto operator<=>(const Worker&) const = default;
 };
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster);  // by rank
+// A sentence about the host whose workers have the most threads for each of its cores, where that is more than one, so that they have to
+// take turns; empty where none is.
+std::string crowding_of(const Plan& plan, const cluster::ClusterSpec& cluster);
 
 // The slowest link between the first of these ranks and the others; of one rank, the inside link of its group.
 const cluster::Link& link_among(const Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks);

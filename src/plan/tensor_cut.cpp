@@ -1,10 +1,10 @@
 #include "plan/tensor_cut.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "model/forms.hpp"
-#include "plan/divisors.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -12,6 +12,11 @@ namespace {
 constexpr const char* kHeads[] = {"heads", "kv_heads"};
 
 std::int64_t extent_of(const model::BlockSpec& block, const char* key) { return static_cast<std::int64_t>(option_of(block, key)); }
+
+// True for embeddings and language heads.
+bool holds_vocabulary(const model::BlockSpec& block) {
+  return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
+}
 
 // What the degree may pad in a block, with its extents; 0 where a block has none of a name.
 std::vector<std::pair<const char*, std::int64_t>> padded_extents(const model::BlockSpec& block, Experts experts) {
@@ -24,6 +29,24 @@ std::vector<std::pair<const char*, std::int64_t>> padded_extents(const model::Bl
 
 }  // namespace
 
+std::vector<std::int64_t> divisors_of(std::int64_t whole) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t d = 1; d * d <= whole; ++d)
+    if (whole % d == 0) out.push_back(d);
+  for (std::size_t i = out.size(); i-- > 0;)
+    if (out[i] * out[i] != whole) out.push_back(whole / out[i]);
+  return out;
+}
+
+std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int64_t wish) {
+  return std::ranges::min(valid, {}, [&](std::int64_t value) { return std::abs(value - wish); });
+}
+
+double option_of(const model::BlockSpec& block, const char* key, double fallback) {
+  const auto found = block.dims.find(key);
+  return found == block.dims.end() ? fallback : found->second;
+}
+
 std::string TensorFault::what() const {
   return padded ? text("leaves a rank nothing of ", key, " ", extent) : text("does not divide ", key, " ", extent);
 }
@@ -32,19 +55,12 @@ std::string TensorFault::expected() const {
   return padded ? text("a degree that leaves each rank a part of ", key) : "a degree that divides heads and kv_heads, which are not padded";
 }
 
-bool cut_by_trainer(const model::ModelSpec& model) {
-  return std::all_of(model.repeats.begin(), model.repeats.end(),
-                     [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); });
+bool stands_whole(const model::ModelSpec& model, bool workers) {
+  return std::ranges::any_of(model.repeats, [&](const model::Repeat& repeat) { return stands_whole(model, repeat.block, workers); });
 }
-
-bool stands_whole(const model::ModelSpec& model, bool workers) { return (workers || !model.plugin.empty()) && !cut_by_trainer(model); }
 
 bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers) {
   return (workers || !model.plugin.empty()) && !model::cut_by_nn(block);
-}
-
-bool holds_vocabulary(const model::BlockSpec& block) {
-  return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
 }
 
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
@@ -62,7 +78,7 @@ std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const mod
   if (extent_of(block, "heads") > 0) return {};
   for (const model::ParameterSpec& parameter : block.parameters)
     if (parameter.split_dim >= 0 && !(parameter.expert_dim >= 0 && experts == Experts::whole))
-      if (const std::int64_t extent = parameter.shape[static_cast<std::size_t>(parameter.split_dim)]; extent % degree != 0)
+      if (const std::int64_t extent = parameter.shape[parameter.split_dim]; extent % degree != 0)
         return TensorFault{parameter.name, extent};
   return {};
 }
@@ -73,10 +89,7 @@ std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int6
   return {};
 }
 
-bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
-  const std::int64_t sequence = extent_of(block, "seq");
-  return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);
-}
+bool context_divides(const model::BlockSpec& block, std::int64_t degree) { return degree == 1 || sequence_divides(block, 2 * degree); }
 
 bool heads_divide(const model::BlockSpec& block, std::int64_t tensor, std::int64_t context) {
   return extent_of(block, "heads") / tensor % context == 0;
@@ -112,7 +125,7 @@ std::vector<Padding> paddings(const Plan& plan, const model::ModelSpec& model) {
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs)
       for (int b = run.first; b < run.last && run.strategy.tp > 1; ++b)
-        for (const auto& [key, extent] : padded_extents(*blocks[static_cast<std::size_t>(b)].spec, experts_of(run.strategy))) {
+        for (const auto& [key, extent] : padded_extents(*blocks[b].spec, experts_of(run.strategy))) {
           const Padding padding{key, extent, run.strategy.tp};
           if (extent % run.strategy.tp != 0 && std::find(out.begin(), out.end(), padding) == out.end()) out.push_back(padding);
         }

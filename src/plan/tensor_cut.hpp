@@ -13,6 +13,13 @@
 
 namespace tessera::plan {
 
+// Ascending.
+std::vector<std::int64_t> divisors_of(std::int64_t whole);
+// The smaller of two equally near ones. `valid` is not empty, and ascending.
+std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int64_t wish);
+// One of a block's dims; `fallback` where it has none of the name.
+double option_of(const model::BlockSpec& block, const char* key, double fallback = 0);
+
 // A dimension that a degree cannot cut.
 struct TensorFault {
   std::string key;  // "heads"
@@ -22,16 +29,12 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// Whether the trainer cuts all of a model's blocks (model::cut_by_nn).
-bool cut_by_trainer(const model::ModelSpec& model);
 // Whether each rank holds the blocks whole, for whole sequences, and computes all of a pass again or nothing: a plug-in's, which autograd
 // differentiates, and on CPU workers all models that the trainer does not cut. What accelerators run may be another framework.
 bool stands_whole(const model::ModelSpec& model, bool workers);
 // Of one of its blocks: whether it has tp 1 beside others that tensor parallelism cuts.
 bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers);
 
-// True for embeddings and language heads.
-bool holds_vocabulary(const model::BlockSpec& block);
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }

@@ -48,14 +48,7 @@ class Dealer {
   }
 
  private:
-  // A group's ranks, and when they are through with what they have so far.
-  struct Lane {
-    double end;
-    int index;
-    bool operator>(const Lane& other) const { return std::pair(end, index) > std::pair(other.end, other.index); }
-  };
-
-  std::int64_t length(std::int64_t sample) const { return samples_[static_cast<std::size_t>(sample)]; }
+  std::int64_t length(std::int64_t sample) const { return samples_[sample]; }
   std::int64_t room(const Lengths::Group& group) const {
     const std::int64_t parts = group.degree > 1 ? 2 * group.degree : 1;
     return tokens_ * group.degree / parts * parts;
@@ -78,9 +71,8 @@ class Dealer {
                   {}, text("at most ", room(widest), " tokens"), "a larger parallel.cp, fewer micro_batches, or a shorter model.seq");
     std::vector<std::size_t> ends;
     for (std::size_t g = 0; g + 1 < lengths_.groups.size(); ++g)
-      ends.push_back(static_cast<std::size_t>(std::partition_point(by_length_.begin(), by_length_.end(),
-                                                                   [&](auto sample) { return length(sample) > room(lengths_.groups[g]); }) -
-                                              by_length_.begin()));
+      ends.push_back(std::ranges::partition_point(by_length_, [&](auto sample) { return length(sample) > room(lengths_.groups[g]); }) -
+                     by_length_.begin());
     return ends;
   }
 
@@ -88,40 +80,41 @@ class Dealer {
   // that is through first. Wide passes come before narrow ones, whose ranks are then even out what wide ones leave uneven.
   UnevenBatch dealt(const std::vector<std::size_t>& ends) const {
     UnevenBatch out;
-    std::vector<double> through(static_cast<std::size_t>(ranks_), 0);
+    std::vector<double> through(ranks_, 0.0);
     for (std::size_t g = lengths_.groups.size(); g-- > 0;) {
       const std::size_t begin = g + 1 == lengths_.groups.size() ? 0 : ends[g];
       const std::size_t end = g == 0 ? samples_.size() : ends[g - 1];
       if (begin < end) deal_to(lengths_.groups[g], std::span(by_length_).subspan(begin, end - begin), through, out);
     }
-    out.seconds = *std::max_element(through.begin(), through.end());
+    out.seconds = std::ranges::max(through);
     return out;
   }
 
   void deal_to(const Lengths::Group& group, std::span<const std::int64_t> samples, std::vector<double>& through, UnevenBatch& out) const {
-    const auto ranks_of = [&](int lane) { return std::span(through).subspan(static_cast<std::size_t>(lane * group.degree), group.degree); };
-    const auto begin_of = [&](int lane) { return *std::max_element(ranks_of(lane).begin(), ranks_of(lane).end()); };
+    const auto ranks_of = [&](int lane) { return std::span(through).subspan(lane * group.degree, group.degree); };
+    const auto begin_of = [&](int lane) { return std::ranges::max(ranks_of(lane)); };
+    // When the ranks of a group are through with what they have so far, and which group it is.
+    using Lane = std::pair<double, int>;
     std::priority_queue<Lane, std::vector<Lane>, std::greater<>> lanes;
     for (int lane = 0; lane < ranks_ / group.degree; ++lane) lanes.push({begin_of(lane), lane});
     std::vector<Indices> held(lanes.size());
     const double pass_share = lengths_.pass / static_cast<double>(room(group));
     for (const std::int64_t sample : samples) {
-      Lane lane = lanes.top();
+      auto [end, lane] = lanes.top();
       lanes.pop();
-      held[static_cast<std::size_t>(lane.index)].push_back(sample);
-      lane.end += seconds(length(sample), group) + pass_share * static_cast<double>(length(sample));
-      lanes.push(lane);
+      held[lane].push_back(sample);
+      end += seconds(length(sample), group) + pass_share * static_cast<double>(length(sample));
+      lanes.push({end, lane});
     }
-    for (std::size_t lane = 0; lane < held.size(); ++lane) {
+    for (int lane = 0; lane < std::ssize(held); ++lane) {
       if (held[lane].empty()) continue;
-      const int index = static_cast<int>(lane);
-      double end = begin_of(index);
+      double end = begin_of(lane);
       for (Indices& pass : packed(held[lane], room(group))) {
         end += lengths_.pass;
         for (const std::int64_t sample : pass) end += seconds(length(sample), group);
-        out.passes.push_back({index * group.degree, group.degree, std::move(pass)});
+        out.passes.push_back({lane * group.degree, group.degree, std::move(pass)});
       }
-      std::fill(ranks_of(index).begin(), ranks_of(index).end(), end);
+      std::ranges::fill(ranks_of(lane), end);
     }
   }
 
@@ -131,7 +124,7 @@ class Dealer {
     std::vector<std::int64_t> left;
     for (const std::int64_t sample : samples) {
       const auto fit = std::find_if(left.begin(), left.end(), [&](std::int64_t space) { return space >= length(sample); });
-      const auto at = static_cast<std::size_t>(fit - left.begin());
+      const auto at = fit - left.begin();
       if (fit == left.end()) {
         left.push_back(room);
         passes.emplace_back();

@@ -3,7 +3,6 @@
 // of them; a rank's program (program.hpp) has whole passes.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "model/model.hpp"
@@ -37,11 +36,9 @@ struct BlockPass {
   std::vector<ExchangeStep> exchanges;  // in the order in which they begin: those over the same link queue behind each other
 };
 
+// The pass has each operator whole and in order, and each exchange with all of its bytes, not before what it moves has been computed and
+// not after the operator that needs it; and nothing waits in a circle.
 BlockPass block_pass(const std::vector<model::Operator>& operators, const std::vector<model::Exchange>& exchanges,
                      const BesideRules& rules);
-
-// Proves that the pass has each operator whole and in order, and each exchange with all of its bytes, not before what it moves has been
-// computed and not after the operator that needs it; and that nothing waits in a circle. Throws internal naming the step.
-void check(const BlockPass& pass, const std::vector<model::Operator>& operators, const std::vector<model::Exchange>& exchanges);
 
 }  // namespace tessera::program

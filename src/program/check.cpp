@@ -83,8 +83,8 @@ class Runner {
   // Both sides of a message mean the same elements.
   bool cross_alike(int from, int to) const {
     if (at(from).crossed < 0 || at(to).crossed < 0) return at(from).crossed == at(to).crossed;
-    const CrossedParts& sent = program(from).crossed[static_cast<std::size_t>(at(from).crossed)];
-    const CrossedParts& received = program(to).crossed[static_cast<std::size_t>(at(to).crossed)];
+    const CrossedParts& sent = program(from).crossed[at(from).crossed];
+    const CrossedParts& received = program(to).crossed[at(to).crossed];
     return sent.own == received.peer && sent.peer == received.own;
   }
 

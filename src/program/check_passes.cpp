@@ -107,7 +107,7 @@ class PassCheck {
   void receive(int index, const Instruction& instruction) {
     std::vector<int>& others = brought(index, instruction, instruction.op == Op::receive_activation);
     if (!others.empty() && instruction.crossed < 0) {
-      const Instruction& before = program_.instructions[static_cast<std::size_t>(others.back())];
+      const Instruction& before = program_.instructions[others.back()];
       if (before.offset + before.bytes != instruction.offset)
         refuse(program_, index,
                text("begins at byte ", instruction.offset.value, " of the micro-batch; expected ", (before.offset + before.bytes).value,
@@ -127,8 +127,8 @@ class PassCheck {
   void bring_all(int index, const std::vector<int>& receives) const {
     std::int64_t missing = 0;
     for (const int receive : receives)
-      if (const int crossed = program_.instructions[static_cast<std::size_t>(receive)].crossed; crossed >= 0) {
-        const CrossedParts& parts = program_.crossed[static_cast<std::size_t>(crossed)];
+      if (const int crossed = program_.instructions[receive].crossed; crossed >= 0) {
+        const CrossedParts& parts = program_.crossed[crossed];
         if (receive == receives.front()) missing = parts.own.count();
         missing -= shared_count(parts.own, parts.peer, parts.each);
       }
@@ -154,12 +154,12 @@ class PassCheck {
     refuse(program_, index, text("does not wait for what it reads at block ", block));
   }
 
-  int zero_of(const Instruction& instruction) const { return program_.buckets[static_cast<std::size_t>(instruction.bucket)].zero; }
+  int zero_of(const Instruction& instruction) const { return program_.buckets[instruction.bucket].zero; }
 
   // Under ZeRO-3 a pass waits for the parameters that it reads, and under ZeRO-2 and 3 for the reduction of the gradients that it adds to.
   void shards(int index, const Instruction& pass) {
     for (const int dependency : pass.after) {
-      const Instruction& before = program_.instructions[static_cast<std::size_t>(dependency)];
+      const Instruction& before = program_.instructions[dependency];
       if (before.op == Op::gather_parameters) gathered_.insert(before.bucket);
       if (before.op == Op::reduce_gradients)
         if (const auto found = reducing_.find(before.bucket); found != reducing_.end() && found->second == dependency)
@@ -196,7 +196,7 @@ class PassCheck {
   // The rows of all micro-batches come at once. Computing runs in order: what the first pass has waited for is there for the others.
   void rows(int index, const Instruction& pass) {
     if (!reads_rows(pass) || std::exchange(rows_are_there_, true)) return;
-    const auto pulls = [&](int before) { return program_.instructions[static_cast<std::size_t>(before)].op == Op::pull_rows; };
+    const auto pulls = [&](int before) { return program_.instructions[before].op == Op::pull_rows; };
     if (std::none_of(pass.after.begin(), pass.after.end(), pulls) &&
         std::none_of(pass.after_previous.begin(), pass.after_previous.end(), pulls))
       refuse(program_, index, "does not wait for the rows of tables that it reads");
@@ -206,10 +206,10 @@ class PassCheck {
     pushes_rows_ = true;
     const int chunk = program_.chunk_of(instruction.first_block);
     if (chunk < 0) refuse(program_, index, text("is of block ", instruction.first_block, ", which is not the rank's"));
-    for (const Progress& now : progress_[static_cast<std::size_t>(chunk)])
+    for (const Progress& now : progress_[chunk])
       if (now.weight > instruction.first_block) refuse(program_, index, "comes before all gradients of rows are there");
     for (const int dependency : instruction.after)
-      if (dependency >= adds_to_rows_ && is_compute(program_.instructions[static_cast<std::size_t>(dependency)].op)) return;
+      if (dependency >= adds_to_rows_ && is_compute(program_.instructions[dependency].op)) return;
     refuse(program_, index, "does not wait for the last pass that adds to gradients of rows");
   }
 

@@ -9,8 +9,6 @@
 #include "program/passes.hpp"
 #include "program/peers.hpp"
 #include "program/program.hpp"
-#include "program/rows.hpp"
-#include "program/shard_passes.hpp"
 #include "program/ties.hpp"
 
 namespace tessera::program {
@@ -174,7 +172,7 @@ class Compiler {
   void add_expert_group(const plan::StrategyRun& run) {
     const plan::Strategy& strategy = run.strategy;
     if (strategy.ep == 1) return;
-    Cut& cut = program_.cuts[static_cast<std::size_t>(program_.cut_index(run.first))];
+    Cut& cut = program_.cuts[program_.cut_index(run.first)];
     cut.expert_group = spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
   }
 
@@ -209,7 +207,7 @@ class Compiler {
     const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
     if (known != program_.groups.end()) return static_cast<int>(known - program_.groups.begin());
     std::vector<int> ranks;
-    for (int i = 0; i < size; ++i) ranks.push_back(stage_.ranks[static_cast<std::size_t>(first + i * step)]);
+    for (int i = 0; i < size; ++i) ranks.push_back(stage_.ranks[first + i * step]);
     return add_group(name, std::move(ranks));
   }
 
@@ -253,7 +251,7 @@ class Compiler {
     const std::string suffix = text(".stage", program_.stage, within, degree_suffix(strategy.tp));
     const auto every = [&](int first, int last, int stride) {
       std::vector<int> ranks;
-      for (int i = first; i < last; i += stride) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * step + part)]);
+      for (int i = first; i < last; i += stride) ranks.push_back(stage_.ranks[i * step + part]);
       return ranks;
     };
     const int shards = std::get<2>(sharing);
@@ -406,7 +404,7 @@ class Compiler {
   Boundary boundary(int stage, int other, int block) {
     if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
     if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {.peers = {{program_.rank, {}, {}}}};
-    const BoundaryTensors tensors{samples_ * elements_before_[static_cast<std::size_t>(block)], model::element_size(plan_.precision)};
+    const BoundaryTensors tensors{samples_ * elements_before_[block], model::element_size(plan_.precision)};
     Boundary out = for_all_ ? boundary_of_all(plan_, stage, other, tensors) : boundary_of(plan_, stage, other, index_, tensors);
     for (std::size_t peer = 0; peer < out.crossed.size(); ++peer) {
       out.peers[peer].crossed = static_cast<int>(program_.crossed.size());
@@ -432,11 +430,8 @@ class Compiler {
     return cuts;
   }
 
-  int lowest_block(const Bucket& bucket) const {
-    int lowest = bucket.entries.front().block;
-    for (const auto& entry : bucket.entries) lowest = std::min(lowest, entry.block);
-    return lowest;
-  }
+  // Entries stand in backward order.
+  static int lowest_block(const Bucket& bucket) { return bucket.entries.back().block; }
 
   PassOptions pass_options() {
     PassOptions out;

@@ -22,7 +22,7 @@ struct Side {
 };
 
 Side side_of(const plan::Plan& plan, int stage, int other) {
-  const Stage& of = plan.stages[static_cast<std::size_t>(stage)];
+  const Stage& of = plan.stages[stage];
   return {of, stage < other ? of.runs.back().strategy : of.runs.front().strategy};
 }
 
@@ -74,7 +74,7 @@ Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, cons
   const Side mine = side_of(plan, own, other);
   const Side theirs = side_of(plan, other, own);
   const auto message = [&](int peer, const Interval& elements) {
-    return Peer{theirs.stage.ranks[static_cast<std::size_t>(peer)], elements.begin * tensors.element, elements.count() * tensors.element};
+    return Peer{theirs.stage.ranks[peer], elements.begin * tensors.element, elements.count() * tensors.element};
   };
   const Interval passed = passed_by(plan, mine, index, tensors.elements);
   Boundary out;
@@ -90,7 +90,7 @@ Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, cons
       const Part other_part = passed_part(plan, theirs, peer, each);
       const std::int64_t count = shared_count(own_part, other_part, each);
       if (count == 0) continue;
-      out.peers.push_back({theirs.stage.ranks[static_cast<std::size_t>(peer)], {}, count * tensors.element});
+      out.peers.push_back({theirs.stage.ranks[peer], {}, count * tensors.element});
       out.crossed.push_back({own_part, other_part, each});
     }
     return out;

@@ -21,6 +21,10 @@ bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
 }
 
+bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
+
+bool is_message(Op op) { return is_send(op) || op == Op::receive_activation || op == Op::receive_gradient; }
+
 bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op::gather_gradient; }
 
 bool is_of_rows(Op op) { return op == Op::pull_rows || op == Op::push_rows; }
@@ -112,13 +116,12 @@ std::string what_comes_of(Op op) {
 
 std::string awaited(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
-  const bool sends = instruction.op == Op::send_activation || instruction.op == Op::send_gradient;
   std::string out = what_comes_of(instruction.op);
   if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
   if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
   if (is_of_rows(instruction.op))
     return out + (instruction.op == Op::pull_rows ? " from parameter servers" : " to be taken by parameter servers");
-  if (instruction.peer >= 0) return out + text(sends ? " to be taken by rank " : " from rank ", instruction.peer);
+  if (instruction.peer >= 0) return out + text(is_send(instruction.op) ? " to be taken by rank " : " from rank ", instruction.peer);
   if (instruction.group < 0) return out;
   std::string others;
   int count = 0;
@@ -128,32 +131,6 @@ std::string awaited(const Program& program, int index) {
     others += text(others.empty() ? "" : ", ", rank);
   }
   return out + text(count == 1 ? " with rank " : " with ranks ", others);
-}
-
-std::string to_text(const Program& program) {
-  std::string out = text("rank ", program.rank, ": ");
-  for (const Chunk& chunk : program.chunks)
-    out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
-  for (const Cut& cut : program.cuts) {
-    if (program.cuts.size() > 1) out += text(&cut == program.cuts.data() ? "" : ", ", "[", cut.first_block, ", ", cut.last_block, ") ");
-    out += text("dp ", cut.dp_index, "/", cut.dp_size, ", tp ", cut.tp_index, "/", cut.tp_size);
-  }
-  out += "\n";
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
-    out += text("  ", i, " ", name_of(instruction.op));
-    if (instruction.micro_batch >= 0) out += text(" m", instruction.micro_batch);
-    if (instruction.first_block >= 0) out += text(" [", instruction.first_block, ", ", instruction.last_block, ")");
-    if (instruction.peer >= 0) out += text(" peer ", instruction.peer);
-    if (instruction.bucket >= 0) out += text(" bucket ", instruction.bucket);
-    if (instruction.group >= 0) out += text(" ", program.groups[instruction.group].name);
-    if (instruction.bytes.value > 0) out += " " + to_text(instruction.bytes);
-    if (instruction.offset.value > 0) out += " from " + to_text(instruction.offset);
-    for (int dependency : instruction.after) out += text(" <", dependency);
-    for (int dependency : instruction.after_previous) out += text(" <<", dependency);
-    out += "\n";
-  }
-  return out;
 }
 
 }  // namespace tessera::program

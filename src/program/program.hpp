@@ -37,6 +37,8 @@ enum class Op {
 const char* name_of(Op op);
 // True for passes and optimizer steps, which run on the rank's compute threads. All other instructions communicate, and run beside these.
 bool is_compute(Op op);
+bool is_send(Op op);              // send_activation and send_gradient
+bool is_message(Op op);           // these, and what receives them
 bool is_gather_of_inputs(Op op);  // gather_activation and gather_gradient
 bool is_of_rows(Op op);           // pull_rows and push_rows
 
@@ -165,7 +167,7 @@ struct Program {
   std::int64_t first_sample(std::int64_t m, const Cut& cut) const { return m * samples + cut.samples_before; }
   // Index into cuts of that of a block that the rank holds, and the cut.
   int cut_index(int block) const;
-  const Cut& cut_of(int block) const { return cuts[static_cast<std::size_t>(cut_index(block))]; }
+  const Cut& cut_of(int block) const { return cuts[cut_index(block)]; }
   // Whether gradients of a step are reduced while the next step begins (Plan::delayed_exchange).
   bool delayed = false;
   // And used at the end of that step (Plan::staleness).
@@ -231,7 +233,5 @@ std::string label(const Program& program, int index);
 std::string awaited(const Program& program, int index);
 // What a rank is at: "forward of micro-batch 2", "optimizer_step of bucket 1".
 std::string place(const Program& program, int index);
-// For people and tests: one line an instruction.
-std::string to_text(const Program& program);
 
 }  // namespace tessera::program

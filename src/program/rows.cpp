@@ -1,9 +1,8 @@
-#include "program/rows.hpp"
-
 #include <algorithm>
 
 #include "base/error.hpp"
 #include "model/forms.hpp"
+#include "program/passes.hpp"
 
 namespace tessera::program {
 
@@ -27,7 +26,7 @@ int wait_for_pull(Program& program) {
 
 void add_push(Program& program, int block, std::vector<int> after) {
   const int pull = wait_for_pull(program);
-  Instruction& pulled = program.instructions[static_cast<std::size_t>(pull)];
+  Instruction& pulled = program.instructions[pull];
   // A server takes what a rank asks for in order: the next pull sees the push.
   pulled.after_previous = {static_cast<int>(program.instructions.size())};
   const Bytes bytes = pulled.bytes;

@@ -1,8 +1,8 @@
-#include "program/shard_passes.hpp"
-
 #include <algorithm>
 #include <set>
 #include <utility>
+
+#include "program/passes.hpp"
 
 namespace tessera::program {
 namespace {
@@ -33,7 +33,7 @@ class ShardWriter {
     std::size_t pass = 0;
     for (std::size_t i = 0; i < cut_.size(); ++i) {
       Instruction& instruction = cut_[i];
-      for (int& dependency : instruction.after) dependency = place_[static_cast<std::size_t>(dependency)];
+      for (int& dependency : instruction.after) dependency = place_[dependency];
       if (is_pass(instruction.op)) {
         add_pass(instruction, pass++, static_cast<int>(i));
       } else {
@@ -42,7 +42,7 @@ class ShardWriter {
       }
     }
     const auto moved = [&](int& index) {
-      if (index >= 0) index = place_[static_cast<std::size_t>(end_[static_cast<std::size_t>(index)])];
+      if (index >= 0) index = place_[end_[index]];
     };
     moved(passes.last_forward);
     for (auto& completes : passes.completes)
@@ -55,7 +55,7 @@ class ShardWriter {
   void cut() {
     for (const Instruction& instruction : program_.instructions) {
       std::vector<int> after;
-      for (const int dependency : instruction.after) after.push_back(end_[static_cast<std::size_t>(dependency)]);
+      for (const int dependency : instruction.after) after.push_back(end_[dependency]);
       if (!is_pass(instruction.op)) {
         cut_.push_back(instruction);
         cut_.back().after = std::move(after);
@@ -113,7 +113,7 @@ class ShardWriter {
       else if (program_.delayed)
         continue;
       if (!held_.insert(b).second) continue;
-      const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
+      const Bucket& bucket = program_.buckets[b];
       gathered_[b] = append(
           program_, {Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
     }
@@ -121,7 +121,7 @@ class ShardWriter {
 
   void add_pass(Instruction& pass, std::size_t number, int index) {
     gather(pass, {});
-    const Instruction* const next = number + 1 < passes_.size() ? &cut_[static_cast<std::size_t>(passes_[number + 1])] : nullptr;
+    const Instruction* const next = number + 1 < passes_.size() ? &cut_[passes_[number + 1]] : nullptr;
     const std::set<int> now = reads(pass);
     const std::set<int> later = next != nullptr ? reads(*next) : std::set<int>();
     if (next != nullptr) gather(*next, last_pass_ >= 0 ? std::vector<int>{last_pass_} : std::vector<int>{});
@@ -143,13 +143,13 @@ class ShardWriter {
         held_.erase(b);
       }
     const Instruction made = pass;
-    last_pass_ = place_[static_cast<std::size_t>(index)] = append(program_, std::move(pass));
+    last_pass_ = place_[index] = append(program_, std::move(pass));
     if (is_backward(made.op)) reduce(made);
   }
 
   void reduce(const Instruction& pass) {
     for (const int b : pass.adds_to) {
-      const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
+      const Bucket& bucket = program_.buckets[b];
       if (bucket.blocks.front() < pass.first_block) continue;
       // What is added up must be there.
       std::vector<int> after = {last_pass_};

@@ -79,10 +79,6 @@ class Builder {
 
 }  // namespace
 
-bool is_message(Op op) { return is_send(op) || op == Op::receive_activation || op == Op::receive_gradient; }
-
-bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
-
 Streams streams_of(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) {
   return Builder(programs, program_of).build();
 }

@@ -35,7 +35,4 @@ struct Streams {
 // `program_of(rank)` is the index of the program that stands for a world rank: the program of the rank, or of a rank that does the same.
 Streams streams_of(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of);
 
-bool is_message(Op op);
-bool is_send(Op op);
-
 }  // namespace tessera::program

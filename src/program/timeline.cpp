@@ -5,8 +5,6 @@
 #include <string>
 #include <tuple>
 
-#include "program/streams.hpp"
-
 namespace tessera::program {
 namespace {
 

@@ -25,7 +25,7 @@ class Counter {
     for (const Instruction& instruction : program_.instructions) {
       if (instruction.op == Op::forward || is_backward(instruction.op))
         count_pass(instruction);
-      else if (instruction.op == Op::send_activation || instruction.op == Op::send_gradient)
+      else if (is_send(instruction.op))
         add(kPipelineGroup, "send", 1, instruction.bytes);
       else if (instruction.group >= 0)
         count_collective(instruction);
@@ -38,17 +38,16 @@ class Counter {
   }
 
   void count_collective(const Instruction& instruction) {
-    const CommGroup& group = program_.groups[static_cast<std::size_t>(instruction.group)];
+    const CommGroup& group = program_.groups[instruction.group];
     const char* operation = "all_reduce";
     if (is_gather_of_inputs(instruction.op) || instruction.op == Op::gather_parameters) operation = "all_gather";
-    if (instruction.op == Op::reduce_gradients && program_.buckets[static_cast<std::size_t>(instruction.bucket)].sharded())
-      operation = "reduce_scatter";
+    if (instruction.op == Op::reduce_gradients && program_.buckets[instruction.bucket].sharded()) operation = "reduce_scatter";
     add(dimension_of(group.name), operation, static_cast<int>(group.ranks.size()), instruction.bytes);
   }
 
   void count_pass(const Instruction& pass) {
     for (int block = pass.first_block; block < pass.last_block; ++block) {
-      const model::BlockCost cost = model::cost_of(*blocks_[static_cast<std::size_t>(block)].spec, shard_of(block));
+      const model::BlockCost cost = model::cost_of(*blocks_[block].spec, shard_of(block));
       const bool forward = pass.op == Op::forward;
       count_exchanges(block, forward ? cost.forward_exchanges : cost.backward_exchanges, forward);
       if (!forward) count_exchanges(block, cost.recomputed_exchanges, program_.recomputes(block));
@@ -67,11 +66,11 @@ class Counter {
             strategy.context,
             strategy.ep,
             strategy.whole_experts,
-            program_.training && model::exchanges_over_replicas(*blocks_[static_cast<std::size_t>(block)].spec) ? strategy.dp : 1};
+            program_.training && model::exchanges_over_replicas(*blocks_[block].spec) ? strategy.dp : 1};
   }
 
   void count_exchanges(int block, const std::vector<Exchange>& exchanges, bool routes) {
-    const model::BlockSpec& spec = *blocks_[static_cast<std::size_t>(block)].spec;
+    const model::BlockSpec& spec = *blocks_[block].spec;
     const Cut& cut = program_.cut_of(block);
     std::int64_t rows = 0;  // that a rank sends to experts, its own among them
     for (const Exchange& exchange : exchanges) {
@@ -102,7 +101,7 @@ class Counter {
     const bool cuts_rows = program_.strategy_of(to).sequence_parallel;
     const bool alike = program_.cut_of(from).same_layout(after) && program_.strategy_of(from).sequence_parallel == cuts_rows;
     if (alike || after.tp_size == 1 || cuts_rows) return;
-    const std::int64_t held = after.micro_batch_size * elements_before_[static_cast<std::size_t>(block)] / after.context_size;
+    const std::int64_t held = after.micro_batch_size * elements_before_[block] / after.context_size;
     const std::int64_t place = (held + after.tp_size - 1) / after.tp_size;
     add("tensor", "all_gather", after.tp_size, place * after.tp_size * model::element_size(precision_));
   }

@@ -1,4 +1,5 @@
-#include "search/batch_shares.hpp"
+// How devices of several kinds share the samples of a micro-batch.
+#include "search/outer_choices.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -47,7 +48,7 @@ std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>
     std::vector<std::vector<std::int64_t>> out;
     for (const bool replicas : {true, false}) {
       const std::vector<std::int64_t> shares = by_units(parts, share, samples, replicas);
-      if (!shares.empty() && std::find(out.begin(), out.end(), shares) == out.end()) out.push_back(shares);
+      if (!shares.empty() && std::ranges::find(out, shares) == out.end()) out.push_back(shares);
     }
     return out;
   }
@@ -62,7 +63,7 @@ std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>
     const bool whole = first % parts[0].ranks == 0 && (samples - first) % parts[1].ranks == 0;
     return std::pair(!whole, std::abs(static_cast<double>(first) - share.front()));
   };
-  std::stable_sort(nearest.begin(), nearest.end(), [&](std::int64_t a, std::int64_t b) { return order(a) < order(b); });
+  std::ranges::stable_sort(nearest, {}, order);
   std::vector<std::vector<std::int64_t>> out;
   for (const std::int64_t first : nearest)
     if (out.size() < most) out.push_back({first, samples - first});

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "search/group_by_group.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_solver.hpp"
 
@@ -50,7 +49,7 @@ class Search {
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<OuterSolver>(problem_, options_, choices_.devices));
-    all_ = static_cast<std::int64_t>(choices_.outers.size());
+    const auto all = static_cast<std::int64_t>(choices_.outers.size());
     // Roughly first: a good plan early rules out more.
     problem_.space.uniform || choices_.alone == choices_.outers.size() ? expand_all() : expand_group_by_group();
     if (prepared_.empty() && !stopped())
@@ -59,11 +58,10 @@ class Search {
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
     unseen_ = std::min(waiting_.empty() ? kNever : waiting_.front().bound, ready_.empty() ? kNever : (*ready_.begin())->bound);
-    ended_ = unseen_ <= best_step() * (1 - problem_.tolerance) * (1 + kEqual);
-    if (!ended_) unseen_ = kNever;
-    considered_ = ended_ ? all_ - static_cast<std::int64_t>(waiting_.size()) : all_;
+    const bool ended = unseen_ <= best_step() * (1 - problem_.tolerance) * (1 + kEqual);
+    if (!ended) unseen_ = kNever;
     problem_.space.uniform ? refine() : expand_exactly();
-    return answer();
+    return answer(ended ? all - static_cast<std::int64_t>(waiting_.size()) : all);
   }
 
  private:
@@ -73,7 +71,7 @@ class Search {
   bool may_go_on() const { return found_.empty() && !waiting_.empty() && !problem_.give_up; }
 
   // Of all families.
-  double best_step() const { return *std::max_element(incumbents_.begin(), incumbents_.end()); }
+  double best_step() const { return std::ranges::max(incumbents_); }
 
   void expand_all() {
     if (problem_.space.uniform) {
@@ -91,15 +89,14 @@ class Search {
   // So first each group alone, then the best plan with one further group beside it as long as that is faster, and then all the rest.
   void expand_group_by_group() {
     bound_cheaply(choices_.outers);
-    const auto alone = choices_.outers.begin() + static_cast<std::ptrdiff_t>(choices_.alone);
+    const auto alone = choices_.outers.begin() + choices_.alone;
     wait({choices_.outers.begin(), alone});
     expand_roughly(problem_.effort / 4);
     std::deque<Outer> waiting = std::exchange(waiting_, {});
     std::set<Outer*, Earlier> ready = std::exchange(ready_, {});
     for (double before = kNever; !found_.empty() && best_step() < before * (1 - kEqual);) {
       before = best_step();
-      const Outer& best =
-          *std::min_element(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.better_than(b); })->outer;
+      const Outer& best = *std::ranges::min_element(found_, &Found::better_than)->outer;
       std::vector<Outer> more = with_one_group_more(problem_, solvers_.front()->cost_model(), best);
       bound_cheaply(more);
       wait(std::move(more));
@@ -121,21 +118,21 @@ class Search {
 
   // By their bounds.
   void wait(std::vector<Outer> outers) {
-    std::stable_sort(outers.begin(), outers.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+    std::ranges::stable_sort(outers, {}, &Outer::bound);
     waiting_.assign(std::make_move_iterator(outers.begin()), std::make_move_iterator(outers.end()));
   }
 
   // In a uniform space plans of equal degrees on the same groups make a family, of which the best is looked for.
   void name_families() {
-    std::map<std::tuple<std::vector<int>, int, int, int, int>, int> known;
+    std::map<std::tuple<std::vector<int>, int, int, int, int>, std::size_t> known;
     for (Outer& outer : choices_.outers) {
       std::vector<int> groups;
       for (const GroupCut& cut : outer.groups)
         for (const cost::StageDevices::Part& part : solvers_.front()->cost_model().parts_of(cut.devices).parts)
           groups.push_back(part.group);
-      std::sort(groups.begin(), groups.end());
+      std::ranges::sort(groups);
       const std::tuple key{std::move(groups), outer.groups.front().width, outer.fixed.tensor, outer.fixed.context, outer.stages()};
-      outer.family = static_cast<std::size_t>(known.try_emplace(key, static_cast<int>(known.size())).first->second);
+      outer.family = known.try_emplace(key, known.size()).first->second;
     }
     incumbents_.assign(std::max<std::size_t>(1, known.size()), kNever);
   }
@@ -232,16 +229,15 @@ class Search {
   void expand_batch(std::size_t begin, bool rough, std::int64_t& used) {
     const std::size_t count = std::min(kBatch, outers_.size() - begin);
     const std::span<Outer* const> batch(outers_.data() + begin, count);
-    if (std::all_of(batch.begin(), batch.end(), [&](const auto& outer) { return ruled_out(*outer, rough); })) return;
+    const auto open = std::ranges::count_if(batch, [&](const auto& outer) { return !ruled_out(*outer, rough); });
+    if (open == 0) return;
     if (!rough && ends(used, problem_.effort / 2)) {
       // Only their bounds are still of interest.
       for (const Outer* outer : batch)
         if (!ruled_out(*outer, rough)) unseen_ = std::min(unseen_, outer->bound);
-      ended_ = true;
       return;
     }
     // What an exact search has left is shared among the batch.
-    const auto open = std::count_if(batch.begin(), batch.end(), [&](const auto& outer) { return !ruled_out(*outer, rough); });
     const std::int64_t left =
         rough ? problem_.effort / kEfforts : std::min(problem_.effort / kEfforts, (problem_.effort / 2 - used) / open);
     if (problem_.watch != nullptr) problem_.watch->considered += static_cast<std::int64_t>(count);
@@ -250,8 +246,7 @@ class Search {
     for (std::size_t i = 0; i < count; ++i) {
       Outcome& outcome = outcomes[i];
       used += outcome.used;
-      if (outcome.skipped || outcome.unproven) unseen_ = std::min(unseen_, batch[i]->bound);
-      ended_ |= outcome.skipped;
+      if (outcome.unproven) unseen_ = std::min(unseen_, batch[i]->bound);
       if (!outcome.found) continue;
       incumbents_[batch[i]->family] = std::min(incumbent(*batch[i]), outcome.found->step);
       if (problem_.watch != nullptr) problem_.watch->found(Seconds(outcome.found->step));
@@ -262,7 +257,6 @@ class Search {
   struct Outcome {
     std::optional<Found> found;
     std::int64_t used = 0;
-    bool skipped = false;   // effort or time ran out
     bool unproven = false;  // some plan of the outer choice may be better than the one that was found
   };
 
@@ -302,7 +296,7 @@ class Search {
       out.found = problem_.space.uniform ? solver.simulate(outer, incumbent(outer)) : solver.solve(outer, incumbent(outer), rough);
       out.unproven = !problem_.space.uniform && !rough && !solver.exhausts(outer);
     } catch (const Effort::OutOfEffort&) {
-      out.skipped = true;
+      out.unproven = true;
     }
     out.used = std::max<std::int64_t>(1, solver.effort().used);
     return out;
@@ -334,15 +328,12 @@ class Search {
     std::erase_if(found_, [&](const Found& found) { return !families.insert(found.outer->family).second; });
   }
 
-  void sort_found() {
-    std::sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.better_than(b); });
-  }
+  void sort_found() { std::ranges::sort(found_, &Found::better_than); }
 
-  BlockAnswer answer() {
+  BlockAnswer answer(std::int64_t considered) {
     sort_found();
     BlockAnswer out;
-    out.considered = considered_;
-    out.complete = !ended_;
+    out.considered = considered;
     if (!problem_.space.uniform) out.bound = std::min(unseen_, incumbents_.front() * (1 - problem_.tolerance));
     std::set<const Outer*> taken;
     for (Found& found : found_)
@@ -359,14 +350,11 @@ class Search {
   std::deque<Outer> prepared_;       // with options
   std::set<Outer*, Earlier> ready_;  // of these, those that are not expanded yet
   std::vector<Outer*> outers_;       // and those that are, in that order
-  std::int64_t all_ = 0;             // outer choices
-  std::int64_t considered_ = 0;
   AllOptions options_;
   std::vector<std::unique_ptr<OuterSolver>> solvers_;
   std::vector<double> incumbents_ = {kNever};  // by family
   std::int64_t rough_effort_ = 0;
   double unseen_ = kNever;  // no plan that was not looked at is faster
-  bool ended_ = false;      // effort or time ran out
   std::vector<Found> found_;
 };
 

@@ -107,7 +107,6 @@ struct BlockAnswer {
   // Seconds; no plan of the space is faster. 0 where time ran out early, and in a uniform space.
   double bound = 0;
   std::int64_t considered = 0;  // outer choices that there was time for
-  bool complete = true;         // false: effort or time ran out, or it was stopped
 };
 
 // The same answer whatever the number of threads, unless the clock or `stop` ends it. Throws invalid_config when no width divides.

@@ -13,13 +13,13 @@ namespace {
 using Unevenness = std::array<double, 3>;
 
 // Figures that differ by less are equal.
-constexpr double kEqual = 1e-12;
+constexpr double kAlike = 1e-12;
 
 bool less(const Unevenness& a, const Unevenness& b) {
   for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i] < b[i] * (1 - kEqual))
+    if (a[i] < b[i] * (1 - kAlike))
       return true;
-    else if (a[i] > b[i] * (1 + kEqual))
+    else if (a[i] > b[i] * (1 + kAlike))
       return false;
   return false;
 }
@@ -41,16 +41,13 @@ class Balance {
   }
 
  private:
-  double of_stage(const std::vector<int>& cuts, int stage) const {
-    return sums_[static_cast<std::size_t>(cuts[static_cast<std::size_t>(stage) + 1])] -
-           sums_[static_cast<std::size_t>(cuts[static_cast<std::size_t>(stage)])];
-  }
+  double of_stage(const std::vector<int>& cuts, int stage) const { return sums_[cuts[stage + 1]] - sums_[cuts[stage]]; }
 
   std::vector<double> by_rank(const std::vector<int>& cuts) const {
-    std::vector<double> out(static_cast<std::size_t>(placement_.ranks), 0.0);
+    std::vector<double> out(placement_.ranks, 0.0);
     for (int s = 0; s < placement_.stages(); ++s) {
       const bool sends = s + 1 < placement_.stages() && placement_.rank_of(s) != placement_.rank_of(s + 1);
-      const auto rank = static_cast<std::size_t>(placement_.rank_of(s));
+      const int rank = placement_.rank_of(s);
       out[rank] += of_stage(cuts, s) / speeds_[rank] + (sends ? message_ : 0);
     }
     return out;
@@ -70,8 +67,7 @@ class Balance {
     const std::vector<double> busy = by_rank(cuts_);
     std::optional<std::vector<int>> out;
     Unevenness least = unevenness(cuts_);
-    for (std::vector<int>& moved :
-         moves_from(cuts_, placement_, static_cast<int>(std::max_element(busy.begin(), busy.end()) - busy.begin()))) {
+    for (std::vector<int>& moved : moves_from(cuts_, placement_, static_cast<int>(std::ranges::max_element(busy) - busy.begin()))) {
       const Unevenness here = unevenness(moved);
       if (!less(here, least)) continue;
       least = here;
@@ -126,12 +122,11 @@ std::vector<std::vector<int>> all_cuts(int blocks, int stages, int most) {
 std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Placement& placement, int rank) {
   std::vector<std::vector<int>> out;
   for (int from = 0; from < placement.stages(); ++from) {
-    const auto at = static_cast<std::size_t>(from);
-    if (placement.rank_of(from) != rank || cuts[at + 1] - cuts[at] < 2) continue;
+    if (placement.rank_of(from) != rank || cuts[from + 1] - cuts[from] < 2) continue;
     for (int to = 0; to < placement.stages(); ++to) {
       if (to == from) continue;
       std::vector<int>& moved = out.emplace_back(cuts);
-      for (int s = std::min(from, to) + 1; s <= std::max(from, to); ++s) moved[static_cast<std::size_t>(s)] += from < to ? -1 : 1;
+      for (int s = std::min(from, to) + 1; s <= std::max(from, to); ++s) moved[s] += from < to ? -1 : 1;
     }
   }
   return out;

@@ -7,9 +7,7 @@
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
 #include "model/forms.hpp"
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/given.hpp"
 #include "search/outer_choices.hpp"
 #include "search/search.hpp"
 
@@ -32,7 +30,7 @@ std::vector<NodeRanks> worker_ranks(const model::JobSpec& job, const cluster::Re
   // Degrees that the user fixes may ask for more workers than there are cores, or for a number that does not divide them.
   const int product = std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp) * std::max(1, parallel.cp);
   const bool all_fixed = parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0;
-  const bool listed = std::any_of(out.begin(), out.end(), [&](const NodeRanks& ranks) { return ranks.count == product; });
+  const bool listed = std::ranges::any_of(out, [&](const NodeRanks& ranks) { return ranks.count == product; });
   if (!listed && (all_fixed || product > out.back().count)) {
     out.push_back(sharing(product, parallel.threads));
     out.back().most_nodes = 1;
@@ -56,7 +54,7 @@ std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::Cluste
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
     const bool workers = group.device.shares_host();
-    if (!vendors.empty() && std::find(vendors.begin(), vendors.end(), group.device.vendor) == vendors.end()) continue;
+    if (!vendors.empty() && std::ranges::find(vendors, group.device.vendor) == vendors.end()) continue;
     if (!group.device.has(precision) || (job.cluster.kind == ClusterChoice::Kind::local && !workers)) continue;
     const bool uniform = !group.device.accelerates(precision);
     Devices& devices = out[{uniform, workers}];
@@ -74,6 +72,10 @@ std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::Cluste
   return list;
 }
 
+bool counts_hosts(const model::JobSpec& job) {
+  return job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
+}
+
 BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
@@ -82,8 +84,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
     out.most_context = 1;
     out.whole_blocks = true;
     const std::vector<model::Repeat>& repeats = job.model.repeats;
-    if (std::none_of(repeats.begin(), repeats.end(), [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); }))
-      out.most_tensor = 1;
+    if (std::ranges::none_of(repeats, [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); })) out.most_tensor = 1;
     std::erase(out.recompute, model::Recompute::selective);
   }
   if (!devices.uniform) return out;
@@ -96,30 +97,59 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
     out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1, plan::Schedule::zb_v};
     out.own_orders = true;
   }
-  // Ranks are as many as the cluster's choice says, and otherwise as many as pay.
-  const bool counted = job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
-  out.idle_nodes = !counted;
-  out.mixed_groups = !counted || devices.groups.size() > 1;
+  out.idle_nodes = !counts_hosts(job);
+  out.mixed_groups = out.idle_nodes || devices.groups.size() > 1;
   return out;
+}
+
+BySpeed::BySpeed(const cluster::ClusterSpec& cluster) : cluster_(cluster) {
+  const bool even = std::ranges::all_of(cluster.groups, [](const cluster::ResourceGroup& group) {
+    return std::adjacent_find(group.speeds.begin(), group.speeds.end(), std::not_equal_to<>()) == group.speeds.end();
+  });
+  if (even) return;
+  split_ = cluster;
+  split_->groups.clear();
+  for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+    const cluster::ResourceGroup& whole = cluster.groups[g];
+    for (int first = 0, last = 0; first < whole.nodes; first = last) {
+      while (last < whole.nodes && whole.speed_of(last) == whole.speed_of(first)) ++last;
+      cluster::ResourceGroup& part = split_->groups.emplace_back(whole);
+      part.nodes = last - first;
+      part.speeds.assign(part.nodes, whole.speed_of(first));
+      if (part.nodes < whole.nodes) part.name += text(" at ", fixed(whole.speed_of(first), 2), " x");
+      first_node_.emplace_back(static_cast<int>(g), first);
+    }
+  }
+  if (cluster.groups.size() == 1) split_->between = cluster.groups.front().network;
+}
+
+void BySpeed::restore(plan::Plan& plan) const {
+  if (!split_) return;
+  for (plan::RankPlace& place : plan.ranks) {
+    const auto& [group, node] = first_node_.at(place.group);
+    place.group = group;
+    place.node += node;
+  }
+  plan.cluster_fingerprint = cluster_.fingerprint();
 }
 
 std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   std::vector<WorkerShape> out;
   for (const Devices& devices : devices_of(job, cluster, {"cpu"}))
     for (const int group : devices.groups)
-      for (const NodeRanks& ranks : devices.node_ranks[static_cast<std::size_t>(group)]) {
+      for (const NodeRanks& ranks : devices.node_ranks[group]) {
         const WorkerShape shape{ranks.count, ranks.threads};
         Devices alone = devices;
         alone.groups = {group};
-        alone.node_ranks[static_cast<std::size_t>(group)] = {ranks};
+        alone.node_ranks[group] = {ranks};
         const BlockProblem problem{.model = job.model,
                                    .cluster = cluster,
                                    .precision = job.train.precision,
                                    .global_batch = job.train.global_batch,
                                    .space = space_of(job, alone)};
-        if (std::find(out.begin(), out.end(), shape) == out.end() && !outer_choices(problem).outers.empty()) out.push_back(shape);
+        if (std::ranges::find(out, shape) == out.end() && !outer_choices(problem).outers.empty()) out.push_back(shape);
       }
-  std::stable_sort(out.begin(), out.end(), [](const WorkerShape& a, const WorkerShape& b) { return a.workers < b.workers; });
+  std::ranges::stable_sort(out, {}, &WorkerShape::workers);
   return out;
 }
 

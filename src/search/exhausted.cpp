@@ -9,23 +9,12 @@
 namespace tessera::search {
 namespace {
 
-// Bytes on each device, or host where ranks share it.
-std::map<std::tuple<int, int, int>, Bytes> occupancy(const plan::Plan& plan, const std::vector<Bytes>& memory,
-                                                     const cluster::ClusterSpec& cluster) {
-  std::map<std::tuple<int, int, int>, Bytes> out;
-  for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const plan::RankPlace& place = plan.ranks[rank];
-    const bool shared = cluster.groups[place.group].device.shares_host();
-    out[{place.group, place.node, shared ? -1 : place.device}] += memory[rank];
-  }
-  return out;
-}
-
 // The largest parts of the fullest rank: "optimizer state 13.4 GiB, weights 4.5 GiB".
-std::string largest_parts(const plan::Plan& plan, const std::vector<Bytes>& memory, cost::CostModel& cost_model) {
+std::string largest_parts(const plan::Plan& plan, cost::CostModel& cost_model) {
+  const std::vector<Bytes>& memory = plan.predicted->memory;
   std::vector<std::pair<std::string, Bytes>> parts =
-      memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), cost_model);
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+      memory_terms(plan, static_cast<int>(std::ranges::max_element(memory) - memory.begin()), cost_model);
+  std::ranges::stable_sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr std::size_t kShown = 3;
   std::string out;
   for (std::size_t i = 0; i < std::min(kShown, parts.size()); ++i)
@@ -53,9 +42,14 @@ double whole_memory(const model::JobSpec& job, const cluster::ClusterSpec& clust
 
 }  // namespace
 
-Usage fullest(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster) {
+Usage fullest(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::map<std::tuple<int, int, int>, Bytes> held;  // by device, or host where ranks share it
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const plan::RankPlace& place = plan.ranks[rank];
+    held[{place.group, place.node, cluster.groups[place.group].device.shares_host() ? -1 : place.device}] += plan.predicted->memory[rank];
+  }
   Usage most{Bytes(0), Bytes(1)};
-  for (const auto& [where, bytes] : occupancy(plan, memory, cluster)) {
+  for (const auto& [where, bytes] : held) {
     const Usage here{bytes, cost::memory_limit(cluster.groups[std::get<0>(where)].device)};
     if (here.share() > most.share()) most = here;
   }
@@ -64,14 +58,11 @@ Usage fullest(const plan::Plan& plan, const std::vector<Bytes>& memory, const cl
 
 Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices, double factor,
                    const std::optional<plan::Plan>& smallest, cost::CostModel& cost_model, std::vector<std::string> ideas) {
-  const cluster::ResourceGroup* largest = nullptr;
-  for (const int index : devices.groups) {
-    const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(index)];
-    if (largest == nullptr || group.device.memory > largest->device.memory) largest = &group;
-  }
-  const double limit = static_cast<double>(cost::memory_limit(largest->device).value);
+  const auto memory_of = [&](int group) { return cluster.groups[group].device.memory; };
+  const cluster::Device& largest = cluster.groups[std::ranges::max(devices.groups, {}, memory_of)].device;
+  const double limit = static_cast<double>(cost::memory_limit(largest).value);
   const double parameters = static_cast<double>(job.model.parameter_count());
-  const std::string owner = devices.workers ? "host" : largest->device.name;
+  const std::string owner = devices.workers ? "host" : largest.name;
   std::string what = "no plan fits: ";
   if (const double all = whole_memory(job, cluster); !devices.uniform && kState * parameters > all)
     what += text("weights, gradients and optimizer states of ", count_text(parameters), " parameters alone are ",
@@ -80,13 +71,12 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
   if (smallest)
     what += text("the smallest plan needs ", rounded_up(factor * limit), " of each ", owner, ", ", rounded_up((factor - 1) * limit),
                  " more than the ", to_text(Bytes(static_cast<std::int64_t>(limit))), " that it has for a plan; its largest parts",
-                 devices.workers && smallest->world_size() > 1 ? " on one worker: " : ": ",
-                 largest_parts(*smallest, smallest->predicted->memory, cost_model));
+                 devices.workers && smallest->world_size() > 1 ? " on one worker: " : ": ", largest_parts(*smallest, cost_model));
   else if (what.ends_with(": "))
     what += text("no plan is known for ", cluster.name);
   if (factor > 0)
     ideas.push_back(
-        text(devices.workers ? "a host with " : "devices with ", rounded_up(factor * static_cast<double>(largest->device.memory.value))));
+        text(devices.workers ? "a host with " : "devices with ", rounded_up(factor * static_cast<double>(largest.memory.value))));
   std::string hint;
   for (const std::string& idea : ideas) hint += (hint.empty() ? "" : "; ") + idea;
   return {ErrorCode::resource_exhausted, what, job.parallel.where, {}, hint.empty() ? hint : "what would fit: " + hint};

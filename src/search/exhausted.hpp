@@ -11,13 +11,13 @@
 
 namespace tessera::search {
 
-// The fullest device (or, of CPU workers, host), by share of its limit.
+// The fullest device (or, of CPU workers, host) of a plan with a prediction, by share of its limit.
 struct Usage {
   Bytes memory;
   Bytes limit;
   double share() const { return memory / limit; }
 };
-Usage fullest(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
+Usage fullest(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 
 // `smallest`, a plan with a prediction, needs `factor` times the memory that there is; nothing and 0 where none is known. `ideas`: what
 // would fit, beside more memory.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -12,7 +13,6 @@
 #include "plan/tensor_cut.hpp"
 #include "plan/uneven_batch.hpp"
 #include "search/search.hpp"
-#include "search/within_measured.hpp"
 
 namespace tessera::search {
 namespace {
@@ -33,8 +33,8 @@ std::string run_text(const plan::Plan& plan, const plan::Stage& stage, const pla
 }
 
 std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
-  const std::string begin = blocks[static_cast<std::size_t>(first)].name();
-  const std::string end = blocks[static_cast<std::size_t>(last - 1)].name();
+  const std::string begin = blocks[first].name();
+  const std::string end = blocks[last - 1].name();
   return first + 1 == last ? begin : begin + " .. " + end;
 }
 
@@ -52,9 +52,9 @@ std::string ranks_text(const plan::Stage& stage) {
 
 std::string nodes_text(const plan::Plan& plan, const plan::Stage& stage, const cluster::ClusterSpec& cluster) {
   const auto [first, last] = range_of(stage);
-  const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(first)];
-  const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(last)];
-  const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+  const plan::RankPlace& low = plan.ranks[first];
+  const plan::RankPlace& high = plan.ranks[last];
+  const std::string group = cluster.groups.size() > 1 ? cluster.groups[low.group].name + " " : "";
   return group + range_text(low.node, high.node);
 }
 
@@ -67,9 +67,8 @@ std::string shares_text(const plan::Plan& plan, const cluster::ClusterSpec& clus
     std::string line;
     int first = 0;
     for (const plan::Share& share : stage.shares) {
-      const plan::RankPlace& place = plan.ranks[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(first)])];
-      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks,
-                          cluster.groups[static_cast<std::size_t>(place.group)].name);
+      const plan::RankPlace& place = plan.ranks[stage.ranks[first]];
+      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks, cluster.groups[place.group].name);
       first += share.ranks;
     }
     if (!line.empty() && line != before)
@@ -101,12 +100,9 @@ std::string placement_text(const plan::Plan& plan, const plan::Pipeline& pipelin
 
 // "2 blocks", "5 or 6 blocks".
 std::string depth_text(const plan::Plan& plan) {
-  int least = plan.stages.front().last_block() - plan.stages.front().first_block();
-  int most = least;
-  for (const plan::Stage& stage : plan.stages) {
-    least = std::min(least, stage.last_block() - stage.first_block());
-    most = std::max(most, stage.last_block() - stage.first_block());
-  }
+  const auto depth = [](const plan::Stage& stage) { return stage.last_block() - stage.first_block(); };
+  const auto [shallowest, deepest] = std::ranges::minmax_element(plan.stages, {}, depth);
+  const int least = depth(*shallowest), most = depth(*deepest);
   const std::string range = least == most ? text(least) : text(least, most == least + 1 ? " or " : " to ", most);
   return text(range, " block", most == 1 ? "" : "s");
 }
@@ -129,15 +125,15 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
     std::vector<Run> runs;
     for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
       stages.push_back(stage_at(plan.schedule, pipeline_rank, chunk, pipeline.size));
-      for (const plan::StrategyRun& run : plan.stages[static_cast<std::size_t>(stages.back())].runs) {
-        auto found = std::find_if(runs.begin(), runs.end(), [&](const Run& known) { return known.first->strategy == run.strategy; });
+      for (const plan::StrategyRun& run : plan.stages[stages.back()].runs) {
+        auto found = std::ranges::find_if(runs, [&](const Run& known) { return known.first->strategy == run.strategy; });
         if (found == runs.end()) found = runs.insert(runs.end(), Run{&run, run.first});
         found->one_range = found->one_range && found->last == run.first;
         found->last = run.last;
         found->count += run.last - run.first;
       }
     }
-    const plan::Stage& stage = plan.stages[static_cast<std::size_t>(stages.front())];
+    const plan::Stage& stage = plan.stages[stages.front()];
     for (const Run& run : runs)
       table.add({series(stages), ranks_text(stage), nodes_text(plan, stage, cluster),
                  run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
@@ -167,7 +163,7 @@ Table matrix(const plan::Plan& plan, const std::vector<model::BlockInstance>& bl
     for (const plan::StrategyRun& run : stage.runs) {
       std::vector<std::string> cells = {block_range(blocks, run.first, run.last)};
       for (int rank = 0; rank < plan.world_size(); ++rank) {
-        const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+        const auto place = std::ranges::find(stage.ranks, rank);
         if (place == stage.ranks.end()) {
           cells.emplace_back(".");
           continue;
@@ -217,17 +213,53 @@ std::string idle_text(const plan::Plan& plan, const cluster::ClusterSpec& cluste
     const int all = hosts ? group.nodes : group.nodes * group.devices_per_node;
     if (used >= all) continue;
     const bool able = group.device.has(plan.precision);
-    out += fmt::format("unused: {}{} of {}{}\n", used > 0 ? fmt::format("{} of ", all - used) : "", fmt::format("the {}", all), group.name,
+    out += fmt::format("unused: {}the {} of {}{}\n", used > 0 ? fmt::format("{} of ", all - used) : "", all, group.name,
                        able ? ", with which no faster plan was found"
                             : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
   }
   return out;
 }
 
-double part_of(const plan::Prediction& prediction, const std::string& name) {
+std::optional<Seconds> part_of(const plan::Prediction& prediction, const std::string& name) {
   for (const auto& [part, time] : prediction.parts)
-    if (part == name) return time.value;
-  return 0;
+    if (part == name) return time;
+  return {};
+}
+
+// A row for each extrapolation, those that every plan has first; with its share of the step where the step has a part for it.
+std::string rows_text(const std::vector<cost::Extrapolation>& all, const plan::Prediction& prediction, int columns) {
+  Table table({{"", Align::right}, {"", Align::right}, {"", Align::wrapped}});
+  for (const bool given : {true, false})
+    for (const cost::Extrapolation& one : all) {
+      if (one.given != given) continue;
+      const std::string of = given ? "whatever the plan" : one.part.empty() ? "step" : one.part;
+      const std::optional<Seconds> time = given ? std::nullopt : part_of(prediction, one.part);
+      table.add({of, time ? fmt::format("{:.1f} %", 100 * (*time / prediction.step)) : "", to_text(one)});
+    }
+  return table.text(columns);
+}
+
+// On devices without measured steps those of others count.
+std::string within_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  return cost::has_measured_steps(plan, cluster) ? "within what was measured" : "within what was measured elsewhere";
+}
+
+// What of the best plan is extrapolated, and how far; then the runner-up that stays within what was measured. Empty where no calibration
+// prices the plan.
+std::string extrapolation_text(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
+                               int columns) {
+  if (cost::plays_exchanges(result.best, cluster)) return {};
+  const plan::Prediction& prediction = *result.best.predicted;
+  const std::vector<cost::Extrapolation> all = cost::extrapolated(result.best, model, cluster);
+  const std::string out = "\nextrapolated\n" + rows_text(all, prediction, columns);
+  if (std::ranges::all_of(all, [](const cost::Extrapolation& one) { return one.given; }))
+    return out + fmt::format("all that this plan chooses lies {}\n", within_text(result.best, cluster));
+  const auto within = std::ranges::find_if(
+      result.runners_up, [&](const Candidate& candidate) { return cost::within_measured(candidate.plan, model, cluster); });
+  if (within == result.runners_up.end())
+    return out + "of the plans that the search kept, none stays " + within_text(result.best, cluster) + "\n";
+  return out + fmt::format("the fastest known plan {} is a runner-up: {}, {:+.1f} %\n", within_text(within->plan, cluster), within->family,
+                           100 * (within->plan.predicted->step / prediction.step - 1));
 }
 
 // Where a runner-up loses most against the best plan.
@@ -235,7 +267,7 @@ std::string largest_loss(const plan::Prediction& loser, const plan::Prediction& 
   std::string name = "-";
   double most = 0;
   for (const auto& [part, time] : loser.parts) {
-    const double loss = time.value - part_of(best, part);
+    const double loss = time.value - part_of(best, part).value_or(Seconds(0)).value;
     if (loss > most) {
       most = loss;
       name = fmt::format("{} +{}", part, to_text(Seconds(loss)));
@@ -245,7 +277,7 @@ std::string largest_loss(const plan::Prediction& loser, const plan::Prediction& 
 }
 
 std::string shape_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host())
+  if (!cluster.groups[plan.ranks.front().group].device.shares_host())
     return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
   return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
@@ -268,9 +300,9 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())),
                                 model.block_count(), cluster.name);
   out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster),
-                     cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host() ? " workers" : "",
-                     plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
-                     plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
+                     cluster.groups[plan.ranks.front().group].device.shares_host() ? " workers" : "", plan.stages.size(),
+                     plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                     plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   if (!plan.servers.empty()) out += "parameter servers: " + plan.servers_text() + "\n";
   out += drawing(plan, blocks, cluster, columns) + "\n";
   const bool tokens = model.dim("vocab") > 0;
@@ -290,14 +322,13 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   out += "\nmemory\n";
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
   // Ranks with several stages are listed with their first one.
-  const std::span<const plan::Stage> listed(plan.stages.data(), static_cast<std::size_t>(pipeline_of(plan).size));
-  for (const plan::Stage& stage : listed) {
-    std::size_t first = 0;
+  for (const plan::Stage& stage : std::span(plan.stages).first(pipeline_of(plan).size)) {
+    int first = 0;
     for (const plan::Share& share : plan.shares_of(stage)) {
       const int rank = stage.ranks[first];
-      first += static_cast<std::size_t>(share.ranks);
-      const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
-      const Bytes limit = limits[static_cast<std::size_t>(rank)];
+      first += share.ranks;
+      const Bytes needed = prediction.memory[rank];
+      const Bytes limit = limits[rank];
       out +=
           fmt::format("{:>30}  {:>10} of {}  {}\n",
                       share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
@@ -326,8 +357,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   if (!result.too_large.empty()) {
     Table table({{"do not fit", Align::wrapped}, {"workers", Align::right}, {"needs", Align::right}});
     for (const Candidate& candidate : result.too_large)
-      table.add({candidate.family, shape_text(candidate.plan, cluster),
-                 to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end()))});
+      table.add({candidate.family, shape_text(candidate.plan, cluster), to_text(std::ranges::max(candidate.plan.predicted->memory))});
     out += "\n" + table.text(columns);
   }
   return out;

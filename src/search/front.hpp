@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "plan/plan.hpp"
-#include "search/exhausted.hpp"
 #include "search/search.hpp"
 
 namespace tessera::search {
@@ -14,8 +12,6 @@ namespace tessera::search {
 // Plans of which none is both faster and smaller than another; smaller is by share of the limit.
 class Front {
  public:
-  // Whether a plan that takes at least `seconds` and needs `share` of its limit could be on it.
-  bool admits(double seconds, double share) const;
   // Takes the point if it belongs, and drops those that it beats.
   void add(FrontPoint point);
   // Fastest first, at least 1 % of memory apart.
@@ -26,6 +22,6 @@ class Front {
 };
 
 // `plan` has a prediction.
-FrontPoint front_point(const plan::Plan& plan, const std::string& family, const Usage& usage);
+FrontPoint front_point(const plan::Plan& plan, const std::string& family, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::search

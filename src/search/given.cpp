@@ -1,4 +1,5 @@
-#include "search/given.hpp"
+// What `parallel:` fixes of a plan, as a part of the space of the search over blocks.
+#include "search/devices.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -6,9 +7,7 @@
 
 #include "cost/warm_up.hpp"
 #include "model/forms.hpp"
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/stage_fronts.hpp"
 
 namespace tessera::search {
 namespace {
@@ -18,7 +17,7 @@ constexpr plan::Schedule kSchedules[] = {plan::Schedule::one_f_one_b, plan::Sche
                                          plan::Schedule::dualpipe_v};
 
 plan::Schedule schedule_named(const std::string& name) {
-  return *std::find_if(std::begin(kSchedules), std::end(kSchedules), [&](plan::Schedule schedule) { return name == name_of(schedule); });
+  return *std::ranges::find_if(kSchedules, [&](plan::Schedule schedule) { return name == name_of(schedule); });
 }
 
 std::string counted(std::int64_t count, const std::string& what) { return text(count, " ", what, count == 1 ? "" : "s"); }
@@ -26,18 +25,17 @@ std::string counted(std::int64_t count, const std::string& what) { return text(c
 class Check {
  public:
   Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices)
-      : job_(job), parallel_(job.parallel), cluster_(cluster), kind_(devices) {
+      : job_(job), parallel_(job.parallel), cluster_(cluster), kind_(devices), groups_(static_cast<int>(devices.groups.size())) {
     for (const int index : devices.groups) {
-      const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(index)];
-      ++groups_;
+      const cluster::ResourceGroup& group = cluster.groups[index];
       domain_ = std::max(domain_, group.domain());
       const std::vector<NodeRanks> whole = {{group.devices_per_node}};
-      const std::vector<NodeRanks>& listed = devices.node_ranks[static_cast<std::size_t>(index)];
+      const std::vector<NodeRanks>& listed = devices.node_ranks[index];
       int most = 0;
       for (const NodeRanks& ranks : listed.empty() ? whole : listed) {
         const int nodes = std::min(group.nodes, ranks.most_nodes);
         most = std::max(most, nodes * ranks.count);
-        for (int working = counted_hosts() ? nodes : 1; working <= nodes; ++working) worlds_.insert(std::int64_t{working} * ranks.count);
+        for (int working = counts_hosts(job) ? nodes : 1; working <= nodes; ++working) worlds_.insert(std::int64_t{working} * ranks.count);
       }
       devices_ += most;
     }
@@ -73,19 +71,13 @@ class Check {
   }
 
  private:
-  // Whether all hosts work, or as many as pay.
-  bool counted_hosts() const {
-    return job_.cluster.kind == model::ClusterChoice::Kind::local || job_.cluster.kind == model::ClusterChoice::Kind::lab;
-  }
-
   [[noreturn]] void refuse(const std::string& message, const std::string& expected, const std::string& hint) const {
     throw Error(ErrorCode::invalid_config, "parallel: " + message, parallel_.where, expected, hint);
   }
 
   template <typename Holds>
   bool none(const Holds& holds) const {
-    return std::none_of(job_.model.repeats.begin(), job_.model.repeats.end(),
-                        [&](const model::Repeat& repeat) { return holds(repeat.block); });
+    return std::ranges::none_of(job_.model.repeats, [&](const model::Repeat& repeat) { return holds(repeat.block); });
   }
 
   // `obstacle(degree)`: why it cannot be, or nothing.
@@ -113,7 +105,7 @@ class Check {
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     const std::vector<model::Repeat>& repeats = job_.model.repeats;
-    if (degree > 1 && std::all_of(repeats.begin(), repeats.end(), [&](const model::Repeat& repeat) { return keeps_whole(repeat.block); }))
+    if (degree > 1 && std::ranges::all_of(repeats, [&](const model::Repeat& repeat) { return keeps_whole(repeat.block); }))
       return text("cuts blocks of kind ", repeats.front().block.kind, ", which the trainer keeps whole");
     for (const model::Repeat& repeat : repeats) {
       if (keeps_whole(repeat.block)) continue;
@@ -148,9 +140,7 @@ class Check {
         std::int64_t{std::max(1, parallel_.dp)} * std::max(1, parallel_.pp) * std::max(1, parallel_.tp) * std::max(1, parallel_.cp);
     // Groups beside each other may work in part.
     if (groups_ > 1 && product <= devices_) return;
-    if (std::any_of(worlds_.begin(), worlds_.end(),
-                    [&](std::int64_t world) { return all_given ? world == product : world % product == 0; }))
-      return;
+    if (std::ranges::any_of(worlds_, [&](std::int64_t world) { return all_given ? world == product : world % product == 0; })) return;
     const std::string unit = kind_.workers ? "workers" : "devices";
     const std::string needs = text("the degrees need ", product, " ", unit);
     if (job_.cluster.kind == model::ClusterChoice::Kind::local)
@@ -239,8 +229,8 @@ class Check {
         given ? std::int64_t{parallel_.dp} * parallel_.cp : devices_ / (std::max(1, parallel_.tp) * std::max(1, parallel_.pp));
     const bool spreads = groups_ == 1 || given ? ranks % parallel_.ep == 0 : parallel_.ep <= ranks;
     if (experts % parallel_.ep == 0 && spreads) return;
-    refuse(experts % parallel_.ep != 0 ? text("ep ", parallel_.ep, " does not divide the ", counted(experts, "expert"))
-                                       : text("ep ", parallel_.ep, " does not divide the ", counted(ranks, "rank"), " of dp x cp"),
+    refuse(text("ep ", parallel_.ep, " does not divide the ",
+                experts % parallel_.ep != 0 ? counted(experts, "expert") : counted(ranks, "rank") + " of dp x cp"),
            {}, text("nearest: ep ", plan::nearest_of(plan::divisors_of(std::gcd(experts, ranks)), parallel_.ep)));
   }
 
@@ -248,7 +238,7 @@ class Check {
   const model::ParallelChoice& parallel_;
   const cluster::ClusterSpec& cluster_;
   const Devices& kind_;
-  int groups_ = 0;
+  const int groups_;
   std::int64_t devices_ = 0;       // or workers, at most
   std::set<std::int64_t> worlds_;  // how many of them may work
   int domain_ = 1;

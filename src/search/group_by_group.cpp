@@ -1,11 +1,12 @@
-#include "search/group_by_group.hpp"
+// Outer choices that are near another one.
+#include "search/outer_choices.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "cost/warm_up.hpp"
-#include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::search {
 namespace {
@@ -51,14 +52,14 @@ class Neighbours {
   // Whether the stages that there are can have so many micro-batches.
   bool cuts_divide(std::int64_t micro_batches) const {
     if (micro_batches == outer_.micro_batches) return true;
-    return std::all_of(outer_.groups.begin(), outer_.groups.end(), [&](const GroupCut& cut) {
+    return std::ranges::all_of(outer_.groups, [&](const GroupCut& cut) {
       const std::vector<cost::StageDevices::Part>& parts = cost_model_.parts_of(cut.devices).parts;
       return parts.size() == 1 && widths_of(problem_, parts.front().group, problem_.global_batch / micro_batches).contains(cut.width);
     });
   }
 
   std::vector<GroupCut> cuts_of(int group, std::int64_t micro_batches) const {
-    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
+    const cluster::ResourceGroup& of = problem_.cluster.groups[group];
     const int left = std::min(problem_.space.most_stages, problem_.model.block_count()) - outer_.stages();
     std::vector<GroupCut> out;
     for (const std::int64_t width : widths_of(problem_, group, problem_.global_batch / micro_batches))
@@ -71,14 +72,14 @@ class Neighbours {
     const auto unlike = [&](const GroupCut& cut) {
       return std::abs(std::log(cut.width * search::speed_of(problem_, group) / stage_speed_));
     };
-    std::stable_sort(out.begin(), out.end(), [&](const GroupCut& a, const GroupCut& b) { return unlike(a) < unlike(b); });
+    std::ranges::stable_sort(out, {}, unlike);
     out.resize(std::min(out.size(), kWidths));
     return out;
   }
 
   void add(const GroupCut& cut, std::size_t place, std::int64_t micro_batches) {
     Outer outer{.groups = outer_.groups, .micro_batches = micro_batches};
-    outer.groups.insert(outer.groups.begin() + static_cast<std::ptrdiff_t>(place), cut);
+    outer.groups.insert(outer.groups.begin() + place, cut);
     if (!GivenDegrees::allows(problem_.space.given.stages, outer.stages())) return;
     for (const plan::Schedule schedule : problem_.space.schedules) {
       if (cost::several_stages_a_rank(schedule) || micro_batches < cost::least_micro_batches(schedule, outer.stages())) continue;

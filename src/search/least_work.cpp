@@ -26,8 +26,7 @@ LeastWork::LeastWork(const BlockProblem& problem, const cost::CostModel& cost_mo
 double LeastWork::speed(const GroupCut& cut) const {
   const std::vector<cost::StageDevices::Part>& parts = cost_model_.parts_of(cut.devices).parts;
   double out = 0;
-  for (const cost::StageDevices::Part& part : parts)
-    out += (parts.size() == 1 ? cut.width : part.ranks) * speeds_[static_cast<std::size_t>(part.group)];
+  for (const cost::StageDevices::Part& part : parts) out += (parts.size() == 1 ? cut.width : part.ranks) * speeds_[part.group];
   return out;
 }
 
@@ -45,7 +44,7 @@ double LeastWork::step(const Outer& outer) const {
 }
 
 double LeastWork::step(int group, int width, int ranks, std::int64_t micro_batches, const cost::WarmUp& fill) const {
-  const double speed = width * speeds_[static_cast<std::size_t>(group)];
+  const double speed = width * speeds_[group];
   return step(ranks * speed, speed, ranks, micro_batches, fill);
 }
 

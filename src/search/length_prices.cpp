@@ -1,6 +1,5 @@
 #include "search/length_prices.hpp"
 
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::search {
@@ -31,7 +30,7 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   const auto load_of = [&](int block, plan::Strategy strategy, int degree) {
     strategy.dp = strategy.copies() / degree;
     strategy.cp = degree;
-    return cost_model.block(cost_model.repeat_of()[static_cast<std::size_t>(block)], devices, strategy, strategy.dp);
+    return cost_model.block(cost_model.repeat_of()[block], devices, strategy, strategy.dp);
   };
   plan::Lengths out;
   for (const std::int64_t degree : plan::divisors_of(widest)) {
@@ -46,10 +45,10 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   }
   for (const plan::StrategyRun& run : stage.runs)
     for (int b = run.first; b < run.last; ++b) {
-      const int repeat = cost_model.repeat_of()[static_cast<std::size_t>(b)];
+      const int repeat = cost_model.repeat_of()[b];
       const cost::BlockLoad load = load_of(b, run.strategy, 1);
       const double seconds = load.forward + load.backward() - load.forward_exchange - load.backward_exchange;
-      const double share = attention_share(job.model.repeats[static_cast<std::size_t>(repeat)].block);
+      const double share = attention_share(job.model.repeats[repeat].block);
       out.token += seconds * (1 - share) / seq;
       out.pair += seconds * share / (seq * seq / 2);
       out.pass += kLaunched;

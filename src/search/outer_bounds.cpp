@@ -52,9 +52,9 @@ double OuterSolver::bound_with_memory(const Outer& outer) {
     // Fewer held is a bound too: powers of two make few tables.
     least.push_back(&kinds[g]->priced(static_cast<double>(std::bit_floor(held))));
     const std::vector<double>& workspaces = kinds[g]->workspaces(static_cast<double>(std::bit_floor(held)));
-    workspace.push_back(*std::min_element(workspaces.begin(), workspaces.end()));
+    workspace.push_back(std::ranges::min(workspaces));
     // Stages alike: one of them holds the block that needs most.
-    if (kinds.size() == 1) largest_workspace = *std::max_element(workspaces.begin(), workspaces.end()) - workspace.back();
+    if (kinds.size() == 1) largest_workspace = std::ranges::max(workspaces) - workspace.back();
     all += cut.stages * shares[g];
     largest = std::max(largest, shares[g]);
   }

@@ -7,9 +7,7 @@
 #include <set>
 
 #include "cost/warm_up.hpp"
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/batch_shares.hpp"
 
 namespace tessera::search {
 namespace {
@@ -99,7 +97,7 @@ class Choices {
     }
   }
 
-  const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[static_cast<std::size_t>(group)]; }
+  const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[group]; }
   std::vector<NodeRanks> node_ranks(int group) const { return search::node_ranks(problem_, group); }
 
   int most_stages() const { return std::min(problem_.space.most_stages, problem_.model.block_count()); }
@@ -178,7 +176,7 @@ class Choices {
   }
 
   void list_micro_batches(const std::vector<Team>& teams, int stages) {
-    side_by_side_ = std::any_of(teams.begin(), teams.end(), [](const Team& team) { return team.groups.size() > 1; });
+    side_by_side_ = std::ranges::any_of(teams, [](const Team& team) { return team.groups.size() > 1; });
     for (const std::int64_t micro_batches : plan::divisors_of(problem_.global_batch))
       if (GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches)) list_cuts(teams, {}, stages, micro_batches);
   }
@@ -208,8 +206,7 @@ class Choices {
   // What a pipeline of one rank is said to run under.
   plan::Schedule whole_schedule() const {
     const std::vector<plan::Schedule>& schedules = problem_.space.schedules;
-    const auto found =
-        std::find_if(schedules.begin(), schedules.end(), [](auto schedule) { return !cost::several_stages_a_rank(schedule); });
+    const auto found = std::ranges::find_if(schedules, [](auto schedule) { return !cost::several_stages_a_rank(schedule); });
     return found != schedules.end() ? *found : schedules.front();
   }
 
@@ -238,7 +235,7 @@ class Choices {
     const std::vector<GroupCut>& cuts = outer.groups;
     const int width = cuts.front().width;
     const GivenDegrees& given = problem_.space.given;
-    if (std::any_of(cuts.begin(), cuts.end(), [&](const GroupCut& cut) { return cut.width != width; })) return;
+    if (std::ranges::any_of(cuts, [&](const GroupCut& cut) { return cut.width != width; })) return;
     if (side_by_side_ && outer.stages() > 1) return;
     for (const std::int64_t tp : plan::divisors_of(side_by_side_ ? 1 : width)) {
       if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || !cuts_blocks(tp)) continue;
@@ -256,14 +253,14 @@ class Choices {
 
   // Whether all blocks may be cut so that do not stand whole.
   bool cuts_blocks(std::int64_t tp) const {
-    return std::none_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+    return std::ranges::none_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
       return plan::tensor_fault(problem_.model, repeat.block, tensor_of(problem_.space, repeat.block, tp)).has_value();
     });
   }
   // Whether the sequences of all blocks may be cut so.
   bool cuts_sequences(std::int64_t tp, std::int64_t cp) const {
     return cp <= problem_.space.most_context && GivenDegrees::allows(problem_.space.given.context, cp) &&
-           std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+           std::ranges::all_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
              const std::int64_t own = tensor_of(problem_.space, repeat.block, tp);
              return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, own, cp);
            });
@@ -332,7 +329,7 @@ class Choices {
 }  // namespace
 
 std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::int64_t samples) {
-  const cluster::ResourceGroup& of = problem.cluster.groups[static_cast<std::size_t>(group)];
+  const cluster::ResourceGroup& of = problem.cluster.groups[group];
   const GivenDegrees& given = problem.space.given;
   std::int64_t most = 0;
   for (const NodeRanks& ranks : node_ranks(problem, group))
@@ -366,12 +363,12 @@ int round_number(int nodes) {
 
 bool may_use(const BlockProblem& problem, int group) {
   const std::vector<int>& groups = problem.space.groups;
-  return problem.cluster.groups[static_cast<std::size_t>(group)].device.has(problem.precision) &&
-         (groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end());
+  return problem.cluster.groups[group].device.has(problem.precision) &&
+         (groups.empty() || std::ranges::find(groups, group) != groups.end());
 }
 
 double speed_of(const BlockProblem& problem, int group) {
-  const cluster::ResourceGroup& of = problem.cluster.groups[static_cast<std::size_t>(group)];
+  const cluster::ResourceGroup& of = problem.cluster.groups[group];
   return of.device.peak_of(problem.precision).value * of.speed_of(0);
 }
 

@@ -68,6 +68,20 @@ bool may_use(const BlockProblem& problem, int group);
 // Of one of its devices, to compare groups by.
 double speed_of(const BlockProblem& problem, int group);
 
+// The outer choices that have one group more, at any place in the pipeline, with as many of its nodes as its stages can take. Of the widths
+// that its stages may have the few with which they are about as fast as the others; with the same number of micro-batches, half and twice
+// as many; under every schedule of one stage a rank.
+std::vector<Outer> with_one_group_more(const BlockProblem& problem, const cost::CostModel& cost_model, const Outer& outer);
+
+// Ranks of one kind beside others in a stage.
+struct SharePart {
+  int ranks = 1;
+  double speed = 1;  // of all of them together, in any unit
+};
+// The ways that the searches try to share so many samples of a micro-batch, in the order of the parts, at most `most` of them: around what
+// the speeds say, the nearest first, in steps with which replicas divide. None where there are fewer samples than parts.
+std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>& parts, std::int64_t samples, std::size_t most);
+
 // A plan without ranks and stages.
 plan::Plan frame_of(const BlockProblem& problem, std::int64_t micro_batches, plan::Schedule schedule);
 // Adds the next block of a stage.

@@ -16,18 +16,10 @@ cost::CostModel cost_model_of(const BlockProblem& problem) {
   return {problem.model, train, problem.cluster, *problem.profile};
 }
 
-}  // namespace
-
-OuterSolver::OuterSolver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices)
-    : problem_(problem), options_(options), cost_model_(cost_model_of(problem)) {
-  for (const cost::StageDevices& each : devices) cost_model_.add(each);
-}
-
 // What the stages before a block take at least.
-class OuterSolver::Prefix {
+class Prefix {
  public:
-  Prefix(OuterSolver& solver, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
-    const std::vector<int>& repeat_of = solver.cost_model_.repeat_of();
+  Prefix(const std::vector<int>& repeat_of, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
     const std::size_t blocks = repeat_of.size();
     warm_up_.assign(blocks + 1, 0);
     by_kind_.resize(kinds.size());
@@ -52,14 +44,14 @@ class OuterSolver::Prefix {
   double busy(int stage, int first) const {
     if (stage == 0) return 0;
     double capacity = 0;
-    const double work = (*by_kind_[0])[static_cast<std::size_t>(first)];
-    for (int s = 0; s < stage; ++s) capacity += 1 / factors_[static_cast<std::size_t>(s)];
+    const double work = (*by_kind_[0])[first];
+    for (int s = 0; s < stage; ++s) capacity += 1 / factors_[s];
     return capacity > 0 ? work / capacity : 0;
   }
-  double warm_up(int first) const { return warm_up_[static_cast<std::size_t>(first)]; }
+  double warm_up(int first) const { return warm_up_[first]; }
   double least(int stage, int first, int last) const {
-    const std::vector<double>& sums = *by_kind_[static_cast<std::size_t>(stage)];
-    return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+    const std::vector<double>& sums = *by_kind_[stage];
+    return sums[last] - sums[first];
   }
 
  private:
@@ -77,6 +69,13 @@ class OuterSolver::Prefix {
   std::vector<double> factors_;
   std::vector<double> warm_up_;
 };
+
+}  // namespace
+
+OuterSolver::OuterSolver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices)
+    : problem_(problem), options_(options), cost_model_(cost_model_of(problem)) {
+  for (const cost::StageDevices& each : devices) cost_model_.add(each);
+}
 
 std::optional<Found> OuterSolver::solve(const Outer& outer, double incumbent, bool rough) {
   const double host = this->host(outer);
@@ -118,46 +117,42 @@ const Tail* OuterSolver::best_tail(const Outer& outer, const Stages& of, double 
   const auto& [kinds, cuts] = of;
   const int stages = outer.stages();
   const int blocks = static_cast<int>(cost_model_.repeat_of().size());
-  const Prefix prefix(*this, kinds, cuts);
+  const Prefix prefix(cost_model_.repeat_of(), kinds, cuts);
   const Tail& end = tails.emplace_back();
-  std::vector<std::vector<const Tail*>> behind(static_cast<std::size_t>(blocks) + 1);
-  behind[static_cast<std::size_t>(blocks)] = {&end};
+  std::vector<std::vector<const Tail*>> behind(blocks + 1);
+  behind[blocks] = {&end};
   for (int s = stages - 1; s >= 0; --s) {
-    std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
+    std::vector<std::vector<const Tail*>> here(blocks + 1);
     const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
     for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
       if (prefix.busy(s, first) + prefix.warm_up(first) > most) continue;
       std::vector<Tail> made;
       for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
-        if (behind[static_cast<std::size_t>(last)].empty()) continue;
+        if (behind[last].empty()) continue;
         if (prefix.least(s, first, last) > most) break;
-        const double seconds =
-            s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
-        StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
+        const double seconds = s + 1 == stages ? 0 : message(outer, *cuts[s], *cuts[s + 1], last);
+        StageFronts& kind = *kinds[s];
         for (const StageEntry* entry : kind.front(std::array{Segment{first, last, held}},
                                                   most - prefix.warm_up(blocks) + prefix.warm_up(last) - prefix.warm_up(first)))
-          for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
+          for (const Tail* tail : behind[last]) {
             const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy),
                             entry->warm_up + kind.warm_up_of(seconds) + tail->warm_up, entry, last, tail};
             if (std::max(next.busy, prefix.busy(s, first)) + next.warm_up + prefix.warm_up(first) <= most) made.push_back(next);
           }
       }
-      std::stable_sort(made.begin(), made.end(),
-                       [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.warm_up) < std::tuple(b.busy, b.warm_up); });
+      std::ranges::stable_sort(made, {}, [](const Tail& tail) { return std::tuple(tail.busy, tail.warm_up); });
       double least = kNever;
       for (const Tail& tail : made) {
         if (tail.warm_up >= least) continue;
         least = tail.warm_up;
         tails.push_back(tail);
-        here[static_cast<std::size_t>(first)].push_back(&tails.back());
+        here[first].push_back(&tails.back());
       }
     }
     behind = std::move(here);
   }
-  const Tail* best = nullptr;
-  for (const Tail* tail : behind.front())
-    if (best == nullptr || tail->busy + tail->warm_up < best->busy + best->warm_up) best = tail;
-  return best;
+  const auto best = std::ranges::min_element(behind.front(), {}, [](const Tail* tail) { return tail->busy + tail->warm_up; });
+  return best != behind.front().end() ? *best : nullptr;
 }
 
 std::vector<int> OuterSolver::cuts_of(const Tail* tail) {
@@ -175,8 +170,7 @@ StageFronts& OuterSolver::fronts(const Outer& outer, const GroupCut& cut) {
 }
 
 double OuterSolver::message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
-  const double bytes =
-      cost_model_.input_bytes(cost_model_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
+  const double bytes = cost_model_.input_bytes(cost_model_.repeat_of()[block], problem_.global_batch / outer.micro_batches);
   return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
 }
 
@@ -191,7 +185,7 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
     plan::Stage stage;
     const cost::StageDevices& on = cost_model_.parts_of(cut.devices);
     for (const cost::StageDevices::Part& part : on.parts) {
-      const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
+      const cluster::ResourceGroup& group = problem_.cluster.groups[part.group];
       const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
       const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
       const int before = plan.world_size();
@@ -210,10 +204,9 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
 plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
   plan::Plan plan = frame_of(outer, of);
   int first = 0;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s, tail = tail->next) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s, tail = tail->next)
     for (const plan::Strategy& strategy : of.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}))
       add_block(plan.stages[s], first++, strategy);
-  }
   return plan;
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <memory_resource>
@@ -20,7 +19,6 @@
 
 namespace tessera::search {
 
-inline constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times that differ by less count as equal.
 inline constexpr double kEqual = 1e-9;
 
@@ -57,8 +55,7 @@ class OuterSolver {
   Effort& effort() { return effort_; }
   // Whether every block has an option.
   bool possible(const Outer& outer) const {
-    return std::all_of(outer.groups.begin(), outer.groups.end(),
-                       [&](const GroupCut& cut) { return options_.at(outer.ranks(cut)).possible; });
+    return std::ranges::all_of(outer.groups, [&](const GroupCut& cut) { return options_.at(outer.ranks(cut)).possible; });
   }
   // No plan of the outer choice is faster, with memory left aside.
   double bound(const Outer& outer);
@@ -133,7 +130,6 @@ class OuterSolver {
   double host(const Outer& outer) const;
 
   StageFronts& fronts(const Outer& outer, const GroupCut& cut);
-  class Prefix;
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block);
   // What a plan of the outer choice is, but for its stages' blocks. Each stage here is a pipeline rank.
   plan::Plan frame_of(const Outer& outer, const Stages& of);

@@ -18,7 +18,7 @@ constexpr std::int64_t kEffort = 4'000'000, kSimulated = 100'000;
 constexpr std::size_t kTunedCuts = 24;
 constexpr int kMostWays = 50'000;
 // A plan with an order of its own that is not shorter by this part is not worth it.
-constexpr double kWorth = 0.01;
+constexpr double kGain = 0.01;
 
 // The stage that ends before the block.
 std::size_t stage_before(const plan::Plan& plan, int block) {
@@ -45,27 +45,27 @@ plan::TimedPipeline timed(const plan::Plan& plan, cost::CostModel& cost_model, d
                           .micro_batches = static_cast<int>(plan.micro_batches),
                           .steps_overlap = plan.delayed_exchange};
   out.stages.resize(plan.stages.size());
-  out.between.resize(static_cast<std::size_t>(out.pipeline.size));
+  out.between.resize(out.pipeline.size);
   for (const program::Program& program : simulation.programs) {
     std::vector<plan::StageTimes> stages(plan.stages.size());
     Seconds between;
     for (const sim::Span& span : simulation.result.spans) {
       if (span.rank != program.rank) continue;
-      const program::Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+      const program::Instruction& instruction = program.instructions[span.instruction];
       const Seconds seconds = span.end - span.begin;
       const Seconds each = seconds * (1.0 / static_cast<double>(plan.micro_batches));
       if (instruction.op == program::Op::optimizer_step) between += seconds;
       if (instruction.op == program::Op::send_activation) stages[stage_before(plan, instruction.first_block)].message += each;
       Seconds plan::StageTimes::*const time = time_of(instruction.op);
       if (time == nullptr) continue;
-      const program::Chunk& chunk = program.chunks[static_cast<std::size_t>(program.chunk_of(instruction.first_block))];
-      stages[static_cast<std::size_t>(chunk.stage)].*time += each;
+      const program::Chunk& chunk = program.chunks[program.chunk_of(instruction.first_block)];
+      stages[chunk.stage].*time += each;
     }
     for (std::size_t s = 0; s < stages.size(); ++s)
       for (Seconds plan::StageTimes::*time :
            {&plan::StageTimes::forward, &plan::StageTimes::backward_input, &plan::StageTimes::backward_weight, &plan::StageTimes::message})
         out.stages[s].*time = std::max(out.stages[s].*time, stages[s].*time);
-    Seconds& most = out.between[static_cast<std::size_t>(program.stage)];
+    Seconds& most = out.between[program.stage];
     most = std::max(most, between);
   }
   const cost::PricedPlan priced(plan, cost_model);
@@ -73,16 +73,11 @@ plan::TimedPipeline timed(const plan::Plan& plan, cost::CostModel& cost_model, d
   const std::vector<Bytes> limits = cost::memory_limits(plan, cost_model.cluster());
   for (int rank = 0; rank < out.pipeline.size; ++rank) {
     out.bytes.push_back(priced.bytes(rank, 0).activations);
-    const auto first = static_cast<std::size_t>(plan.stages[static_cast<std::size_t>(rank)].ranks.front());
+    const int first = plan.stages[rank].ranks.front();
     const auto limit = static_cast<std::int64_t>(memory * static_cast<double>(limits[first].value));
     out.room.push_back(limit - all[first].value + most_bytes(order_of(plan, rank), out.bytes.back()));
   }
   return out;
-}
-
-// An order is made for the room that one cut of the blocks leaves; another may leave less.
-bool fits(const plan::Plan& plan, const cluster::ClusterSpec& cluster, double memory) {
-  return cost::fullest_rank(plan, plan.predicted->memory, cluster).share <= memory;
 }
 
 // Its backward passes are halves.
@@ -102,7 +97,9 @@ bool OuterSolver::replace_if_shorter(Found& best, plan::Plan plan, const std::ve
   Found other{best.outer, kNever, std::move(plan), cuts};
   other.plan.predicted = sim::predict(other.plan, cost_model_);
   other.step = other.plan.predicted->step.value;
-  if (other.step >= best.step * (1 - kEqual) || !fits(other.plan, problem_.cluster, problem_.space.memory)) return false;
+  if (other.step >= best.step * (1 - kEqual)) return false;
+  // An order is made for the room that one cut of the blocks leaves; another may leave less.
+  if (cost::fullest_rank(other.plan, other.plan.predicted->memory, problem_.cluster).share > problem_.space.memory) return false;
   best = std::move(other);
   return true;
 }
@@ -143,7 +140,7 @@ Found OuterSolver::tuned(Found found) {
     plan = best.plan;
   }
   forget(outer);
-  return best.step < found.step * (1 - kWorth) ? best : found;
+  return best.step < found.step * (1 - kGain) ? best : found;
 }
 
 Found OuterSolver::recut(Found found) {
@@ -159,17 +156,17 @@ Found OuterSolver::recut(Found found) {
       for (std::vector<int>& cuts : moves_from(found.cuts, placement, rank)) ways.push_back(std::move(cuts));
   // Seconds of the busiest pipeline rank, and the squares of all.
   const auto unevenness = [&](const std::vector<int>& cuts) {
-    std::vector<double> busy(static_cast<std::size_t>(placement.ranks), 0.0);
+    std::vector<double> busy(placement.ranks, 0.0);
     for (int stage = 0; stage < placement.stages(); ++stage) {
-      const auto rank = static_cast<std::size_t>(placement.rank_of(stage));
-      for (int block = cuts[static_cast<std::size_t>(stage)]; block < cuts[static_cast<std::size_t>(stage) + 1]; ++block)
-        busy[rank] += stages.kinds[rank]->least_busy(cost_model_.repeat_of()[static_cast<std::size_t>(block)]);
+      const int rank = placement.rank_of(stage);
+      for (int block = cuts[stage]; block < cuts[stage + 1]; ++block)
+        busy[rank] += stages.kinds[rank]->least_busy(cost_model_.repeat_of()[block]);
     }
-    return std::pair(*std::max_element(busy.begin(), busy.end()), std::inner_product(busy.begin(), busy.end(), busy.begin(), 0.0));
+    return std::pair(std::ranges::max(busy), std::inner_product(busy.begin(), busy.end(), busy.begin(), 0.0));
   };
   std::vector<std::pair<std::pair<double, double>, const std::vector<int>*>> by_unevenness;
   for (const std::vector<int>& cuts : ways) by_unevenness.emplace_back(unevenness(cuts), &cuts);
-  std::stable_sort(by_unevenness.begin(), by_unevenness.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(by_unevenness, [](const auto& a, const auto& b) { return a.first < b.first; });
   by_unevenness.resize(std::min(by_unevenness.size(), kTunedCuts));
   for (const auto& [busy, cuts] : by_unevenness) {
     if (busy.first > best.step || is_set(problem_.stop)) break;
@@ -181,7 +178,7 @@ Found OuterSolver::recut(Found found) {
     replace_if_shorter(best, std::move(*plan), *cuts);
   }
   forget(outer);
-  return best.step < found.step * (1 - kWorth) ? best : found;
+  return best.step < found.step * (1 - kGain) ? best : found;
 }
 
 }  // namespace tessera::search

@@ -1,7 +1,8 @@
 #include "search/rank.hpp"
-#include "search/search.hpp"
 
 #include <algorithm>
+
+#include "cost/extrapolation.hpp"
 
 namespace tessera::search {
 namespace {
@@ -32,16 +33,26 @@ Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, 
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);
   // Runners-up are of other families.
-  const auto from_close =
-      std::find_if(result.close.begin(), result.close.end(), [&](const Candidate& candidate) { return &candidate == faster; });
+  const auto from_close = std::ranges::find_if(result.close, [&](const Candidate& candidate) { return &candidate == faster; });
   if (from_close != result.close.end()) {
     std::erase_if(result.runners_up, [&](const Candidate& candidate) { return candidate.family == result.best_family; });
     if (from_close->family != result.best_family) result.runners_up.push_back(std::move(*from_close));
     result.close.erase(from_close);
   }
-  std::stable_sort(result.runners_up.begin(), result.runners_up.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
+  std::ranges::stable_sort(result.runners_up, {}, &Candidate::step);
   return shortest;
+}
+
+void keep_within_measured(SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  const auto within = [&](const Candidate& candidate) { return cost::within_measured(candidate.plan, model, cluster); };
+  if (cost::within_measured(result.best, model, cluster) || std::ranges::any_of(result.runners_up, within)) return;
+  auto best = result.close.end();
+  for (auto candidate = result.close.begin(); candidate != result.close.end(); ++candidate)
+    if (within(*candidate) && (best == result.close.end() || candidate->step() < best->step())) best = candidate;
+  if (best == result.close.end()) return;
+  result.runners_up.push_back(std::move(*best));
+  result.close.erase(best);
+  std::ranges::stable_sort(result.runners_up, {}, &Candidate::step);
 }
 
 }  // namespace tessera::search

@@ -1,4 +1,4 @@
-// The last word on a search: its best plans against the clock.
+// The last word on a search: its best plans against the clock, and against what was measured.
 #pragma once
 
 #include "plan/plan.hpp"
@@ -12,5 +12,9 @@ namespace tessera::search {
 // set, no further plan is simulated beside the best.
 Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
                            const cluster::ClusterSpec& cluster, const profile::Profile& profile, const std::atomic<bool>* stop = nullptr);
+
+// Call after rank_by_simulation. Where the best plan is extrapolated by its own choice (cost/extrapolation.hpp) and no runner-up stays
+// within what was measured, the fastest of SearchResult::close that does moves among the runners-up, which stay sorted.
+void keep_within_measured(SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::search

@@ -8,13 +8,10 @@
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
-#include "search/by_speed.hpp"
 #include "search/devices.hpp"
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
-#include "search/given.hpp"
 #include "search/length_prices.hpp"
-#include "search/ring_order.hpp"
 #include "search/serving.hpp"
 #include "search/templates.hpp"
 #include "sim/sim.hpp"
@@ -39,7 +36,7 @@ constexpr double kMostShown = 4;
 // What a delayed exchange must save of a step: it costs a little that is not priced (./dev bench delayed).
 constexpr double kWorth = 0.04;
 // Steps that differ by less are equal.
-constexpr double kEqual = 1e-6;
+constexpr double kSame = 1e-6;
 // Shares of the gradients that a delayed exchange sends as they become complete.
 constexpr double kEarly[] = {1, 0.75, 0.5, 0.25};
 
@@ -60,8 +57,7 @@ std::string family_of(const plan::Plan& plan) {
        {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", pipeline_of(plan).size}})
     if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
   if (most_tensor > strategy.tp) out += text(" with tp", most_tensor, " of some blocks");
-  const bool mixed =
-      std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& place) { return place.group != plan.ranks.front().group; });
+  const bool mixed = std::ranges::any_of(plan.ranks, [&](const auto& place) { return place.group != plan.ranks.front().group; });
   return out.empty() ? "one worker" : out + (mixed ? " on all kinds" : "");
 }
 
@@ -95,29 +91,30 @@ class PlanSearch {
       fitting.insert(family);
       add(family, std::move(plan));
     }
-    if (options_.top > 0) add_too_large(fitting, out.too_large);
+    if (options_.top > 0) add_too_large(std::move(fitting), out.too_large);
     finish(out);
     return out;
   }
 
   // With more memory, those that are missing without it.
-  void add_too_large(const std::set<std::string>& fitting, std::vector<Candidate>& out) const {
+  void add_too_large(std::set<std::string> seen, std::vector<Candidate>& out) const {
     if (out_of_time()) return;
     BlockSpace space = space_;
     space.memory = kMostShown;
     BlockProblem problem = problem_of(job_, cluster_, space, options_.effort / 4);
     problem.top = options_.top;
     problem.give_up = true;
-    std::set<std::string> seen = fitting;
+    const auto fits = [&](const plan::Plan& plan) { return fullest(plan, cluster_).share() <= 1; };
     for (plan::Plan& plan : search(problem).plans)
       if (const std::string family = family_of(plan); !fits(plan) && seen.insert(family).second) out.push_back({std::move(plan), family});
   }
 
-  bool fits(const plan::Plan& plan) const { return fullest(plan, plan.predicted->memory, cluster_).share() <= 1; }
-
   SearchResult run_free() {
     SearchResult out;
-    search_blocks(out);
+    BlockAnswer best = search_all(kFurtherPlans, out);
+    out.bound = best.bound;
+    add("blocks cut one by one", std::move(best.plans.front()));
+    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
     for (const int group : devices_.groups) add_template(group);
     if (options_.top > 0)
       for (const Family& family : families()) {
@@ -140,22 +137,16 @@ class PlanSearch {
 
   // The best of what was found, the front and the runners-up.
   void finish(SearchResult& out) {
-    std::stable_sort(found_.begin(), found_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
-    drop_repeated();
+    std::ranges::stable_sort(found_, {}, &Candidate::step);
+    // A family whose best plan is also that of a wider one says nothing new.
+    std::set<std::string> seen;
+    std::erase_if(found_, [&](const Candidate& candidate) { return !seen.insert(to_json(candidate.plan)).second; });
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
     order_by_links(out.best, cluster_, profile_);
     for (Candidate& candidate : out.runners_up) order_by_links(candidate.plan, cluster_, profile_);
-  }
-
-  void search_blocks(SearchResult& out) {
-    BlockAnswer best = search_all(kFurtherPlans, out);
-    out.bound = best.bound;
-    add("blocks cut one by one", std::move(best.plans.front()));
-    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
   }
 
   // The search of the whole space, which has found some plan.
@@ -194,16 +185,10 @@ class PlanSearch {
             text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ",
                  job_.train.global_batch),
             job_.parallel.where,
-            std::all_of(space_.schedules.begin(), space_.schedules.end(), cost::several_stages_a_rank)
+            std::ranges::all_of(space_.schedules, cost::several_stages_a_rank)
                 ? "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline"
                 : "degrees that divide them",
             "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
-  }
-
-  // A family whose best plan is also that of a wider one says nothing new.
-  void drop_repeated() {
-    std::set<std::string> seen;
-    std::erase_if(found_, [&](const Candidate& candidate) { return !seen.insert(to_json(candidate.plan)).second; });
   }
 
   // The plan of a family that would fit with the least multiple of the memory.
@@ -289,13 +274,9 @@ class PlanSearch {
       delayed.exchanged_early = early;
       delayed.staleness = job_.parallel.staleness;
       delayed.predicted = predicted(delayed);
-      if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kEqual)) best = std::move(delayed);
+      if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kSame)) best = std::move(delayed);
     }
     return job_.parallel.delayed_exchange || best->predicted->step.value < plan.predicted->step.value * (1 - kWorth) ? *best : plan;
-  }
-
-  std::string on(int group) const {
-    return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string();
   }
 
   void add_template(int group) {
@@ -304,7 +285,8 @@ class PlanSearch {
     if (job_.parallel.zero) space.zero = space_.zero;
     if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
     if (auto best = best_template(problem_of(job_, cluster_, space_, 0), space, cost_model_))
-      add("one dp x tp x pp for all" + on(group), std::move(*best));
+      add("one dp x tp x pp for all" + (cluster_.groups.size() > 1 ? " on " + cluster_.groups[group].name : std::string()),
+          std::move(*best));
   }
 
   std::vector<Family> families() const {
@@ -330,18 +312,15 @@ class PlanSearch {
   // Plans for less memory than there is.
   std::vector<FrontPoint> front() {
     Front front;
-    const auto add = [&](const plan::Plan& plan, const std::string& family) {
-      const Usage usage = fullest(plan, plan.predicted->memory, cluster_);
-      if (front.admits(plan.predicted->step.value, usage.share())) front.add(front_point(plan, family, usage));
-    };
-    for (const Candidate& candidate : found_) add(candidate.plan, candidate.family);
+    for (const Candidate& candidate : found_) front.add(front_point(candidate.plan, candidate.family, cluster_));
     for (const double share : kShares) {
       BlockSpace space = space_;
       space.memory = share;
       if (out_of_time()) break;
       const BlockAnswer answer = searched(space, options_.effort / 4);
       if (answer.plans.empty()) break;
-      add(delayed_if_faster(answer.plans.front()), space_.uniform ? family_of(answer.plans.front()) : "blocks cut one by one");
+      const std::string family = space_.uniform ? family_of(answer.plans.front()) : "blocks cut one by one";
+      front.add(front_point(delayed_if_faster(answer.plans.front()), family, cluster_));
     }
     return front.points();
   }
@@ -428,9 +407,7 @@ class PlanSearch {
   int factor_of_nodes() const {
     constexpr int kMost = 64;
     constexpr std::int64_t kMostDevices = 1 << 17;
-    const bool may_grow =
-        job_.cluster.kind == model::ClusterChoice::Kind::automatic || job_.cluster.kind == model::ClusterChoice::Kind::file;
-    if (!may_grow) return 0;
+    if (counts_hosts(job_)) return 0;
     std::int64_t devices = 0;
     for (const cluster::ResourceGroup& group : cluster_.groups) devices += std::int64_t{group.nodes} * group.devices_per_node;
     for (int factor = 2; factor <= kMost && factor * devices <= kMostDevices; factor *= 2) {
@@ -497,10 +474,10 @@ SearchResult search_hosts(const model::JobSpec& job, const cluster::ClusterSpec&
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options) {
   const bool own_servers = model::reads_clicks(job.model) && (job.parameter_servers.places.empty() || !options.serving.empty());
-  const SearchOn on_hosts = [&](const cluster::ClusterSpec& hosts, const SearchOptions& with) {
+  if (!own_servers) return search_hosts(job, cluster, profile, options);
+  return search_serving(job, cluster, profile, options, [&](const cluster::ClusterSpec& hosts, const SearchOptions& with) {
     return search_hosts(job, hosts, profile, with);
-  };
-  return own_servers ? search_serving(job, cluster, profile, options, on_hosts) : on_hosts(cluster, options);
+  });
 }
 
 }  // namespace tessera::search

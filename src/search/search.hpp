@@ -50,6 +50,7 @@ struct FrontPoint {
 struct Candidate {
   plan::Plan plan;     // with prediction
   std::string family;  // "dp2", "pp2", "tp2 x pp2", ...
+  Seconds step() const { return plan.predicted->step; }
 };
 struct SearchResult {
   plan::Plan best;
@@ -72,6 +73,12 @@ struct SearchResult {
 // nearest valid ones; interrupted when it was stopped before there was any plan.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
+
+// Orders the replicas of the plan's stages such that the rings of those that exchange gradients avoid slow links (profile::shortest_ring).
+// Each rank keeps its place, its samples and what it is predicted to hold. The plan stays as it is where the profile lacks a pair of its
+// hosts, where different ranks hold its stages, since these would then send to each other over other links, and where a stage has several
+// layouts, experts that are spread or hybrid sharding, for which the order says who shares what.
+void order_by_links(plan::Plan& plan, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
 // What SearchOptions::serving has to say for the servers of a plan.
 std::vector<int> serving_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);

@@ -1,7 +1,6 @@
 #include "search/serving.hpp"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 
@@ -40,9 +39,9 @@ std::vector<Serving> servings(const model::JobSpec& job, const std::vector<Host>
   if (!priced) return {Serving(count, std::max(1, given))};
   std::vector<std::size_t> by_speed(count);
   std::iota(by_speed.begin(), by_speed.end(), std::size_t{0});
-  std::stable_sort(by_speed.begin(), by_speed.end(), [&](std::size_t a, std::size_t b) { return hosts[a].speed < hosts[b].speed; });
+  std::ranges::stable_sort(by_speed, {}, [&](std::size_t host) { return hosts[host].speed; });
   constexpr int kMostThreads = 4;
-  const int cores = std::min_element(hosts.begin(), hosts.end(), [](const Host& a, const Host& b) { return a.cores < b.cores; })->cores;
+  const int cores = std::ranges::min(hosts, {}, &Host::cores).cores;
   std::vector<Serving> out;
   for (const std::size_t serve : std::set<std::size_t>{count, (count + 1) / 2, 1})
     for (int threads = std::max(1, given); threads <= std::max({1, given, std::min(cores, kMostThreads)}); threads *= 2) {
@@ -68,7 +67,7 @@ std::vector<double> speeds_beside(const Serving& serving, const std::vector<Host
 
 // Seconds that servers of speed 1 work in a step.
 double served_in_step(const model::JobSpec& job, const profile::Profile& profile) {
-  const model::BlockSpec& tables = *job.model.blocks()[static_cast<std::size_t>(model::tables_block(job.model))].spec;
+  const model::BlockSpec& tables = *job.model.blocks()[model::tables_block(job.model)].spec;
   double each = 0;
   for (const profile::RowsSample& sample : profile.rows) each += sample.server.median;
   return each * static_cast<double>(job.train.global_batch * model::lookups_of_sample(tables));
@@ -77,21 +76,19 @@ double served_in_step(const model::JobSpec& job, const profile::Profile& profile
 // Its place in the order of cluster::speeds_of_hosts.
 int host_of(const plan::RankPlace& place, const cluster::ClusterSpec& cluster) {
   int host = place.node;
-  for (int group = 0; group < place.group; ++group) host += cluster.groups[static_cast<std::size_t>(group)].nodes;
+  for (int group = 0; group < place.group; ++group) host += cluster.groups[group].nodes;
   return host;
 }
 
 // Those of a host are in the process of its first rank. With rank 0 where no such host has a rank.
 std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, const Serving& serving,
                                      const cluster::ClusterSpec& cluster) {
-  std::map<int, int> first_rank;  // by host
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) first_rank.try_emplace(host_of(ranks[rank], cluster), static_cast<int>(rank));
-  std::map<int, int> threads;  // by rank
-  for (const auto& [host, rank] : first_rank)
-    if (const int of_host = serving.at(static_cast<std::size_t>(host)); of_host > 0) threads[rank] = of_host;
-  if (threads.empty()) return {{.rank = 0, .threads = 1}};
   std::vector<plan::Server> out;
-  for (const auto& [rank, of_rank] : threads) out.push_back({.rank = rank, .threads = of_rank});
+  std::set<int> hosts;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank)
+    if (const int host = host_of(ranks[rank], cluster); hosts.insert(host).second && serving.at(host) > 0)
+      out.push_back({.rank = rank, .threads = serving[host]});
+  if (out.empty()) out.push_back({.rank = 0, .threads = 1});
   return out;
 }
 
@@ -99,8 +96,7 @@ std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, 
 
 std::vector<int> serving_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   Serving out(cluster::speeds_of_hosts(cluster).size(), 0);
-  for (const plan::Server& server : plan.servers)
-    out.at(static_cast<std::size_t>(host_of(plan.ranks.at(static_cast<std::size_t>(server.rank)), cluster))) += server.threads;
+  for (const plan::Server& server : plan.servers) out.at(host_of(plan.ranks.at(server.rank), cluster)) += server.threads;
   return out;
 }
 

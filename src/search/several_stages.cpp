@@ -14,8 +14,6 @@ namespace {
 constexpr int kMostCuts = 500;
 // From so many micro-batches a pipeline rank on, the moments that decide come again and again.
 constexpr std::int64_t kRounds = 4;
-// Steps that differ by less are equal.
-constexpr double kGain = 1e-9;
 
 Placement placement_of(const Outer& outer) { return {outer.stages(), outer.chunks, outer.schedule}; }
 
@@ -23,7 +21,7 @@ Placement placement_of(const Outer& outer) { return {outer.stages(), outer.chunk
 std::vector<Segment> segments_of(const Placement& placement, int rank, const std::vector<int>& cuts) {
   std::vector<Segment> out;
   for (int chunk = 0; chunk < placement.chunks; ++chunk) {
-    const auto stage = static_cast<std::size_t>(stage_at(placement.schedule, rank, chunk, placement.ranks));
+    const int stage = stage_at(placement.schedule, rank, chunk, placement.ranks);
     out.push_back({cuts[stage], cuts[stage + 1]});
   }
   return out;
@@ -32,8 +30,7 @@ std::vector<Segment> segments_of(const Placement& placement, int rank, const std
 // By chunk: at the moments with most micro-batches in flight, on average.
 std::vector<double> mean_of_fullest(const std::vector<std::vector<int>>& peaks) {
   const auto all = [](const std::vector<int>& peak) { return std::accumulate(peak.begin(), peak.end(), 0); };
-  int most = 0;
-  for (const std::vector<int>& peak : peaks) most = std::max(most, all(peak));
+  const int most = all(*std::ranges::max_element(peaks, {}, all));
   std::vector<double> out(peaks.front().size(), 0.0);
   int count = 0;
   for (const std::vector<int>& peak : peaks) {
@@ -68,18 +65,18 @@ const OuterSolver::Peaks& OuterSolver::peaks_of(const Outer& outer) {
 bool OuterSolver::exhausts(const Outer& outer) {
   if (outer.chunks == 1) return true;
   const Peaks& peaks = peaks_of(outer);
-  return std::all_of(peaks.begin(), peaks.end(), [](const auto& of_rank) { return of_rank.size() == 1; }) &&
+  return std::ranges::all_of(peaks, [](const auto& of_rank) { return of_rank.size() == 1; }) &&
          !all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages() * outer.chunks, kMostCuts).empty();
 }
 
 std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipeline_rank, StageFronts& fronts,
                                                     std::vector<Segment>& segments, double most) {
-  const std::vector<std::vector<int>>& peaks = peaks_of(outer)[static_cast<std::size_t>(pipeline_rank)];
+  const std::vector<std::vector<int>>& peaks = peaks_of(outer)[pipeline_rank];
   const double room = fronts.room(segments);
-  const auto fits = [&](const StageEntry& entry) {
-    const std::vector<double> saved = fronts.saved(entry, segments);
-    return std::all_of(peaks.begin(), peaks.end(), [&](const std::vector<int>& peak) {
-      return entry.fixed + entry.workspace + std::inner_product(saved.begin(), saved.end(), peak.begin(), 0.0) <= room;
+  const auto fits = [&](const StageEntry* entry) {
+    const std::vector<double> saved = fronts.saved(*entry, segments);
+    return std::ranges::all_of(peaks, [&](const std::vector<int>& peak) {
+      return entry->fixed + entry->workspace + std::inner_product(saved.begin(), saved.end(), peak.begin(), 0.0) <= room;
     });
   };
   std::vector<const StageEntry*> out;
@@ -88,7 +85,7 @@ std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipe
     for (std::size_t chunk = 0; chunk < segments.size(); ++chunk) segments[chunk].in_flight = in_flight[chunk];
     const std::vector<const StageEntry*>& front = fronts.front(segments, most);
     if (peaks.size() == 1) return front;
-    std::copy_if(front.begin(), front.end(), std::back_inserter(out), [&](const StageEntry* entry) { return fits(*entry); });
+    std::ranges::copy_if(front, std::back_inserter(out), fits);
     if (!out.empty() || front.empty()) return out;
   }
   return out;
@@ -98,25 +95,25 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   const Placement placement = placement_of(outer);
   const Stages of = stages_of(outer);
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
-  std::vector<double> message(static_cast<std::size_t>(placement.ranks), 0.0);  // seconds
+  std::vector<double> message(placement.ranks, 0.0);  // seconds
   for (int stage = 0; stage + 1 < placement.stages(); ++stage) {
-    const auto from = static_cast<std::size_t>(placement.rank_of(stage)), to = static_cast<std::size_t>(placement.rank_of(stage + 1));
-    if (from != to) message[from] += this->message(outer, *of.cuts[from], *of.cuts[to], cuts[static_cast<std::size_t>(stage) + 1]);
+    const int from = placement.rank_of(stage), to = placement.rank_of(stage + 1);
+    if (from != to) message[from] += this->message(outer, *of.cuts[from], *of.cuts[to], cuts[stage + 1]);
   }
   RankEntries out;
   out.cuts = cuts;
   std::vector<double> warm_up;  // at least, by rank
   double busiest = 0;
   for (int rank = 0; rank < placement.ranks; ++rank) {
-    const StageFronts& fronts = *of.kinds[static_cast<std::size_t>(rank)];
-    const double sends = message[static_cast<std::size_t>(rank)];
+    const StageFronts& fronts = *of.kinds[rank];
+    const double sends = message[rank];
     double busy = fronts.busy_of(sends);
     double fill = fronts.warm_up_of(sends);
     out.segments.push_back(segments_of(placement, rank, cuts));
     for (const Segment& segment : out.segments.back())
       for (int block = segment.first; block < segment.last; ++block) {
-        busy += fronts.least_busy(repeat_of[static_cast<std::size_t>(block)]);
-        fill += fronts.least_warm_up(repeat_of[static_cast<std::size_t>(block)]);
+        busy += fronts.least_busy(repeat_of[block]);
+        fill += fronts.least_warm_up(repeat_of[block]);
       }
     busiest = std::max(busiest, busy);
     warm_up.push_back(fill);
@@ -131,21 +128,20 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   };
   std::vector<Way> ways;
   for (int rank = 0; rank < placement.ranks; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    StageFronts& fronts = *of.kinds[at];
-    const std::vector<const StageEntry*> entries = fitting(outer, rank, fronts, out.segments[at], most - all + warm_up[at]);
+    StageFronts& fronts = *of.kinds[rank];
+    const std::vector<const StageEntry*> entries = fitting(outer, rank, fronts, out.segments[rank], most - all + warm_up[rank]);
     if (entries.empty()) return {};
     for (const StageEntry* entry : entries)
-      ways.push_back({entry->busy + fronts.busy_of(message[at]), entry->warm_up + fronts.warm_up_of(message[at]), rank, entry});
+      ways.push_back({entry->busy + fronts.busy_of(message[rank]), entry->warm_up + fronts.warm_up_of(message[rank]), rank, entry});
   }
   // With the busiest rank given, each rank takes the entry that fills the pipeline fastest of those that are no busier.
-  std::stable_sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) { return a.busy < b.busy; });
-  std::vector<const Way*> chosen(static_cast<std::size_t>(placement.ranks), nullptr);
+  std::ranges::stable_sort(ways, {}, &Way::busy);
+  std::vector<const Way*> chosen(placement.ranks, nullptr);
   int missing = placement.ranks;
   double fill = 0;
   std::size_t taken = 0;
   for (std::size_t w = 0; w < ways.size(); ++w) {
-    const Way*& of_rank = chosen[static_cast<std::size_t>(ways[w].rank)];
+    const Way*& of_rank = chosen[ways[w].rank];
     missing -= of_rank == nullptr ? 1 : 0;
     fill += ways[w].warm_up - (of_rank == nullptr ? 0 : of_rank->warm_up);
     of_rank = &ways[w];
@@ -155,7 +151,7 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   }
   if (out.step > most) return {};
   out.entries.resize(chosen.size());
-  for (std::size_t w = 0; w <= taken; ++w) out.entries[static_cast<std::size_t>(ways[w].rank)] = ways[w].entry;
+  for (std::size_t w = 0; w <= taken; ++w) out.entries[ways[w].rank] = ways[w].entry;
   return out;
 }
 
@@ -182,7 +178,7 @@ std::optional<Found> OuterSolver::solve_chunks(const Outer& outer, double most, 
     for (const std::vector<int>& cuts : ways) {
       effort_.watch();
       std::optional<RankEntries> found = best_of_cut(outer, cuts, best ? std::min(most, best->step) : most);
-      if (!found || (best && found->step >= best->step * (1 - kGain))) continue;
+      if (!found || (best && found->step >= best->step * (1 - kEqual))) continue;
       best = std::move(found);
       better = true;
     }
@@ -192,8 +188,7 @@ std::optional<Found> OuterSolver::solve_chunks(const Outer& outer, double most, 
   if (!rough) all = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), placement.stages(), kMostCuts);
   try_cuts(all.empty() ? first_cuts(outer) : all);
   while (!rough && all.empty() && best) {
-    const auto busiest = std::max_element(best->entries.begin(), best->entries.end(),
-                                          [](const StageEntry* a, const StageEntry* b) { return a->busy < b->busy; });
+    const auto busiest = std::ranges::max_element(best->entries, {}, &StageEntry::busy);
     if (!try_cuts(moves_from(best->cuts, placement, static_cast<int>(busiest - best->entries.begin())))) break;
   }
   std::optional<Found> out;
@@ -209,16 +204,15 @@ plan::Plan OuterSolver::plan_of(const Outer& outer, const RankEntries& ranks) {
   const Placement placement = placement_of(outer);
   const Stages of = stages_of(outer);
   plan::Plan plan = frame_of(outer, of);
-  std::vector<plan::Stage> stages(static_cast<std::size_t>(placement.stages()));
+  std::vector<plan::Stage> stages(placement.stages());
   for (int rank = 0; rank < placement.ranks; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    const std::vector<Segment>& segments = ranks.segments[at];
-    const std::vector<plan::Strategy> strategies = of.kinds[at]->strategies(*ranks.entries[at], segments);
+    const std::vector<Segment>& segments = ranks.segments[rank];
+    const std::vector<plan::Strategy> strategies = of.kinds[rank]->strategies(*ranks.entries[rank], segments);
     auto strategy = strategies.begin();
     for (int chunk = 0; chunk < placement.chunks; ++chunk) {
-      const Segment& segment = segments[static_cast<std::size_t>(chunk)];
-      plan::Stage& stage = stages[static_cast<std::size_t>(stage_at(placement.schedule, rank, chunk, placement.ranks))];
-      stage = plan.stages[at];
+      const Segment& segment = segments[chunk];
+      plan::Stage& stage = stages[stage_at(placement.schedule, rank, chunk, placement.ranks)];
+      stage = plan.stages[rank];
       for (int block = segment.first; block < segment.last; ++block) add_block(stage, block, *strategy++);
     }
   }

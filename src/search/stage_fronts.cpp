@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <set>
 
 #include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/drop_covered.hpp"
 
 namespace tessera::search {
 namespace {
@@ -19,9 +17,7 @@ constexpr int kPrices = 16;
 constexpr std::size_t kNeighbours = 2;
 
 void thin(std::vector<const StageEntry*>& entries) {
-  std::stable_sort(entries.begin(), entries.end(), [](const StageEntry* a, const StageEntry* b) {
-    return std::tuple(a->busy, a->warm_up) < std::tuple(b->busy, b->warm_up);
-  });
+  std::ranges::stable_sort(entries, {}, [](const StageEntry* entry) { return std::tuple(entry->busy, entry->warm_up); });
   drop_covered(entries, [](const StageEntry* a, const StageEntry* b) { return a->warm_up <= b->warm_up; });
 }
 
@@ -44,7 +40,7 @@ StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_mode
       splits_backward_(plan::splits_backward(schedule)) {
   for (const std::vector<BlockOption>& of_block : options.blocks) {
     priced_.emplace_back();
-    double busy = std::numeric_limits<double>::infinity();
+    double busy = kNever;
     double warm_up = busy;
     double bytes = busy;
     for (const BlockOption& option : of_block) {
@@ -77,12 +73,10 @@ void StageFronts::forget() {
 
 double StageFronts::reshard(int repeat, int before, int after) {
   if (before == after) return 0;
-  std::vector<double>& table = reshards_[static_cast<std::size_t>(repeat)];
+  std::vector<double>& table = reshards_[repeat];
   if (table.empty()) table.assign(listed_.layouts.size() * listed_.layouts.size(), -1);
-  double& seconds = table[static_cast<std::size_t>(before) * listed_.layouts.size() + static_cast<std::size_t>(after)];
-  if (seconds < 0)
-    seconds = cost_model_.reshard(repeat, ranks_.devices, listed_.layouts[static_cast<std::size_t>(before)],
-                                  listed_.layouts[static_cast<std::size_t>(after)], samples_);
+  double& seconds = table[before * listed_.layouts.size() + after];
+  if (seconds < 0) seconds = cost_model_.reshard(repeat, ranks_.devices, listed_.layouts[before], listed_.layouts[after], samples_);
   return seconds;
 }
 
@@ -98,37 +92,28 @@ StageFronts::InFlight StageFronts::made_at(double in_flight) const {
     const std::vector<BlockOption>& options = listed_.blocks[repeat];
     const std::vector<Priced>& priced = priced_[repeat];
     const auto bytes = [&](int o) {
-      const BlockOption& option = options[static_cast<std::size_t>(o)];
+      const BlockOption& option = options[o];
       return option.fixed + in_flight * saved_of(option);
     };
     std::vector<int> kept(options.size());
     std::iota(kept.begin(), kept.end(), 0);
-    std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) {
-      return std::tuple(options[static_cast<std::size_t>(a)].layout, priced[static_cast<std::size_t>(a)].busy, bytes(a)) <
-             std::tuple(options[static_cast<std::size_t>(b)].layout, priced[static_cast<std::size_t>(b)].busy, bytes(b));
-    });
+    std::ranges::stable_sort(kept, {}, [&](int o) { return std::tuple(options[o].layout, priced[o].busy, bytes(o)); });
     drop_covered(kept, [&](int i, int j) {
-      const BlockOption& a = options[static_cast<std::size_t>(i)];
-      const BlockOption& b = options[static_cast<std::size_t>(j)];
-      return a.layout == b.layout && priced[static_cast<std::size_t>(i)].busy <= priced[static_cast<std::size_t>(j)].busy &&
-             priced[static_cast<std::size_t>(i)].warm_up <= priced[static_cast<std::size_t>(j)].warm_up && bytes(i) <= bytes(j) &&
+      const BlockOption& a = options[i];
+      const BlockOption& b = options[j];
+      return a.layout == b.layout && priced[i].busy <= priced[j].busy && priced[i].warm_up <= priced[j].warm_up && bytes(i) <= bytes(j) &&
              a.workspace <= b.workspace && a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
     });
-    double workspace = std::numeric_limits<double>::infinity();
-    for (const double price : prices_) {
-      double best = std::numeric_limits<double>::infinity();
-      for (const int o : kept)
-        best = std::min(best, priced[static_cast<std::size_t>(o)].busy + priced[static_cast<std::size_t>(o)].warm_up + price * bytes(o));
-      out.least[repeat].push_back(best);
-    }
-    double least_bytes = std::numeric_limits<double>::infinity();
-    for (const int o : kept) {
-      workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
-      least_bytes = std::min(least_bytes, bytes(o));
-    }
-    out.least_bytes.push_back(least_bytes);
+    const auto least = [&](const auto& of) {
+      double all = kNever;
+      for (const int o : kept) all = std::min(all, of(o));
+      return all;
+    };
+    for (const double price : prices_)
+      out.least[repeat].push_back(least([&](int o) { return priced[o].busy + priced[o].warm_up + price * bytes(o); }));
+    out.least_bytes.push_back(least(bytes));
+    out.workspaces.push_back(least([&](int o) { return options[o].workspace; }));
     out.options.push_back(std::move(kept));
-    out.workspaces.push_back(workspace);
   }
   return out;
 }
@@ -139,17 +124,16 @@ void StageFronts::sum_up(InFlight& tables) const {
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
   for (std::size_t p = 0; p < prices_.size(); ++p) {
     std::vector<double> sum(repeat_of.size() + 1, 0.0);
-    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + tables.least[static_cast<std::size_t>(repeat_of[b])][p];
+    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + tables.least[repeat_of[b]][p];
     tables.sums.push_back(std::move(sum));
   }
   tables.bytes_before.push_back(0);
-  for (const int repeat : repeat_of)
-    tables.bytes_before.push_back(tables.bytes_before.back() + tables.least_bytes[static_cast<std::size_t>(repeat)]);
+  for (const int repeat : repeat_of) tables.bytes_before.push_back(tables.bytes_before.back() + tables.least_bytes[repeat]);
 }
 
 double StageFronts::bound(const Target& target, const Range& range, int from, const StageEntry& entry, std::size_t price) const {
   const std::vector<double>& sums = range.tables->sums[price];
-  const double rest = sums[static_cast<std::size_t>(range.segment.last)] - sums[static_cast<std::size_t>(from)] + range.least_behind[price];
+  const double rest = sums[range.segment.last] - sums[from] + range.least_behind[price];
   return entry.busy + entry.warm_up + rest + prices_[price] * (bytes(entry, target) - target.limit);
 }
 
@@ -163,8 +147,8 @@ StageEntry StageFronts::empty() const {
 StageEntry StageFronts::with(const StageEntry& entry, const Target& target, const Range& range, int block, int from, int o) {
   effort_.spend();
   const int repeat = repeat_of(block);
-  const BlockOption& option = listed_.blocks[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
-  const Priced& priced = priced_[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
+  const BlockOption& option = listed_.blocks[repeat][o];
+  const Priced& priced = priced_[repeat][o];
   const int first = target.ranges.front().segment.first;
   const double again = block == range.segment.first ? 0 : reshard(repeat, from, option.layout);
   const double warm_up = (shares_.forward + shares_.backward) * again;
@@ -183,26 +167,23 @@ StageEntry StageFronts::with(const StageEntry& entry, const Target& target, cons
 // Every entry of `before`, the blocks up to `block`, with every option of that block.
 StageFronts::Chain StageFronts::extended(const Target& target, const Range& range, const Chain& before, int block) {
   const int repeat = repeat_of(block);
-  const std::vector<BlockOption>& options = listed_.blocks[static_cast<std::size_t>(repeat)];
+  const std::vector<BlockOption>& options = listed_.blocks[repeat];
   const InFlight& tables = *range.tables;
-  const double rest = tables.bytes_before[static_cast<std::size_t>(range.segment.last)] -
-                      tables.bytes_before[static_cast<std::size_t>(block) + 1] + range.bytes_behind;
+  const double rest = tables.bytes_before[range.segment.last] - tables.bytes_before[block + 1] + range.bytes_behind;
   std::vector<std::vector<StageEntry>> made(listed_.layouts.size());
   for (std::size_t from = 0; from < before.size(); ++from)
     for (const StageEntry* entry : before[from]) {
       effort_.watch();
-      for (const int o : tables.options[static_cast<std::size_t>(repeat)]) {
-        const int layout = options[static_cast<std::size_t>(o)].layout;
-        if (target.shared_tp > 0 && shares_parameters_[static_cast<std::size_t>(repeat)] &&
-            listed_.layouts[static_cast<std::size_t>(layout)].tp != target.shared_tp)
-          continue;
+      for (const int o : tables.options[repeat]) {
+        const int layout = options[o].layout;
+        if (target.shared_tp > 0 && shares_parameters_[repeat] && listed_.layouts[layout].tp != target.shared_tp) continue;
         const StageEntry next = with(*entry, target, range, block, static_cast<int>(from), o);
         if (bound(target, range, block + 1, next, 0) > target.most) continue;
-        if (target.memory && (bytes(next, target) + rest > target.limit ||
-                              std::any_of(target.prices.begin(), target.prices.end(),
-                                          [&](std::size_t price) { return bound(target, range, block + 1, next, price) > target.most; })))
+        if (target.memory && (bytes(next, target) + rest > target.limit || std::ranges::any_of(target.prices, [&](std::size_t price) {
+                                return bound(target, range, block + 1, next, price) > target.most;
+                              })))
           continue;
-        made[static_cast<std::size_t>(layout)].push_back(next);
+        made[layout].push_back(next);
       }
     }
   Chain out(listed_.layouts.size());
@@ -210,9 +191,7 @@ StageFronts::Chain StageFronts::extended(const Target& target, const Range& rang
     std::vector<const StageEntry*> entries;
     entries.reserve(made[layout].size());
     for (const StageEntry& entry : made[layout]) entries.push_back(&entry);
-    std::sort(entries.begin(), entries.end(), [&](const StageEntry* a, const StageEntry* b) {
-      return std::tuple(a->busy, a->warm_up, bytes(*a, target), a) < std::tuple(b->busy, b->warm_up, bytes(*b, target), b);
-    });
+    std::ranges::sort(entries, {}, [&](const StageEntry* one) { return std::tuple(one->busy, one->warm_up, bytes(*one, target), one); });
     drop_covered(entries, [&](const StageEntry* a, const StageEntry* b) {
       if (a->warm_up > b->warm_up) return false;
       return !target.memory || (std::max(a->workspace, target.workspace) <= std::max(b->workspace, target.workspace) &&
@@ -235,10 +214,10 @@ const std::vector<int>& StageFronts::cheapest(double in_flight, int layout, std:
   for (std::size_t repeat = 0; repeat < listed_.blocks.size(); ++repeat) {
     const std::vector<int>& options = tables.options[repeat];
     out.push_back(options.front());
-    std::pair least(true, std::numeric_limits<double>::infinity());
+    std::pair least(true, kNever);
     for (const int o : options) {
-      const BlockOption& option = listed_.blocks[repeat][static_cast<std::size_t>(o)];
-      const Priced& priced = priced_[repeat][static_cast<std::size_t>(o)];
+      const BlockOption& option = listed_.blocks[repeat][o];
+      const Priced& priced = priced_[repeat][o];
       const std::pair cost(option.layout != layout,
                            priced.busy + priced.warm_up + prices_[price] * (option.fixed + in_flight * saved_of(option)));
       if (cost >= least) continue;
@@ -253,8 +232,7 @@ std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::si
   std::vector<int> out;
   for (const Range& range : target.ranges) {
     const std::vector<int>& by_repeat = cheapest(range.segment.in_flight, layout, price);
-    for (int block = range.segment.first; block < range.segment.last; ++block)
-      out.push_back(by_repeat[static_cast<std::size_t>(repeat_of(block))]);
+    for (int block = range.segment.first; block < range.segment.last; ++block) out.push_back(by_repeat[repeat_of(block)]);
   }
   return out;
 }
@@ -268,7 +246,7 @@ const StageEntry* StageFronts::built(const Target& target, const std::vector<int
     for (int block = range.segment.first; block < range.segment.last; ++block, ++option) {
       entries_.push_back(with(*at, target, range, block, layout, *option));
       at = &entries_.back();
-      layout = listed_.blocks[static_cast<std::size_t>(repeat_of(block))][static_cast<std::size_t>(*option)].layout;
+      layout = listed_.blocks[repeat_of(block)][*option].layout;
     }
   return at;
 }
@@ -312,9 +290,9 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
     std::size_t i = 0;
     for (const Range& range : target.ranges)
       for (int block = range.segment.first; block < range.segment.last; ++block, ++i) {
-        const auto& choices = listed_.blocks[static_cast<std::size_t>(repeat_of(block))];
-        const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
-        const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
+        const auto& choices = listed_.blocks[repeat_of(block)];
+        const BlockOption& from = choices[options[i]];
+        const BlockOption& to = choices[before[i]];
         const double more = to.fixed - from.fixed + range.segment.in_flight * (saved_of(to) - saved_of(from)) +
                             std::max(0.0, to.workspace - entry->workspace);
         if (bytes + more > target.limit) continue;
@@ -335,7 +313,7 @@ double StageFronts::room(std::span<const Segment> segments) const {
     if (segment.last < blocks) of.sends = repeat_of(segment.last);
     if (cost_model_.plays_exchanges(ranks_.devices))
       for (int b = segment.first; b < segment.last; ++b) {
-        of.strategy = listed_.blocks[static_cast<std::size_t>(repeat_of(b))].front().strategy;
+        of.strategy = listed_.blocks[repeat_of(b)].front().strategy;
         const cost::BlockLoad& load = cost_model_.block(repeat_of(b), ranks_.devices, of.strategy, samples_);
         of.gradients += load.gradients + (segments.front().first > 0 ? load.tied_gradients : 0);
         of.output = std::max(of.output, load.output);
@@ -359,8 +337,7 @@ template <typename Visit>
 void StageFronts::for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const {
   const StageEntry* at = &entry;
   for (std::size_t s = segments.size(); s-- > 0;)
-    for (int b = segments[s].last - 1; b >= segments[s].first; --b, at = at->before)
-      visit(s, b, listed_.blocks[static_cast<std::size_t>(repeat_of(b))][static_cast<std::size_t>(at->option)]);
+    for (int b = segments[s].last - 1; b >= segments[s].first; --b, at = at->before) visit(s, b, listed_.blocks[repeat_of(b)][at->option]);
 }
 
 StageFronts::Key StageFronts::key_of(std::span<const Segment> segments) const {
@@ -385,13 +362,11 @@ StageFronts::Target StageFronts::target_of(std::span<const Segment> segments, do
     InFlight& tables = at(segment.in_flight);
     sum_up(tables);
     out.ranges.push_back({segment, &tables, std::vector<double>(prices_.size(), 0.0)});
-    for (int b = segment.first; b < segment.last; ++b)
-      out.workspace = std::max(out.workspace, tables.workspaces[static_cast<std::size_t>(repeat_of(b))]);
+    for (int b = segment.first; b < segment.last; ++b) out.workspace = std::max(out.workspace, tables.workspaces[repeat_of(b)]);
   }
   for (std::size_t r = out.ranges.size() - 1; r > 0; --r) {
     const Range& behind = out.ranges[r];
-    const auto first = static_cast<std::size_t>(behind.segment.first);
-    const auto last = static_cast<std::size_t>(behind.segment.last);
+    const int first = behind.segment.first, last = behind.segment.last;
     Range& range = out.ranges[r - 1];
     for (std::size_t price = 0; price < prices_.size(); ++price)
       range.least_behind[price] = behind.least_behind[price] + behind.tables->sums[price][last] - behind.tables->sums[price][first];
@@ -423,7 +398,7 @@ const std::vector<const StageEntry*>& StageFronts::front(std::span<const Segment
   // Where the fastest fit, memory decides nothing.
   target.memory = best > 0;
   out = thinned(target);
-  if (std::none_of(out.begin(), out.end(), unlike)) return out;
+  if (std::ranges::none_of(out, unlike)) return out;
   out.clear();
   std::set<int> degrees;
   for (const plan::Strategy& layout : listed_.layouts) degrees.insert(layout.tp);
@@ -439,7 +414,7 @@ const std::vector<const StageEntry*>& StageFronts::front(std::span<const Segment
 
 std::vector<const StageEntry*> StageFronts::thinned(Target& target) {
   std::vector<const StageEntry*> out = entries(target);
-  if (!target.memory && std::any_of(out.begin(), out.end(), [&](const StageEntry* entry) { return entry->bytes() > target.limit; })) {
+  if (!target.memory && std::ranges::any_of(out, [&](const StageEntry* entry) { return entry->bytes() > target.limit; })) {
     target.memory = true;
     out = entries(target);
   }
@@ -451,7 +426,7 @@ bool StageFronts::shares_alike(const StageEntry& entry, std::span<const Segment>
   int tp = 0;
   bool alike = true;
   for_options(entry, segments, [&](std::size_t, int block, const BlockOption& option) {
-    if (!shares_parameters_[static_cast<std::size_t>(repeat_of(block))]) return;
+    if (!shares_parameters_[repeat_of(block)]) return;
     alike = alike && (tp == 0 || tp == option.strategy.tp);
     tp = option.strategy.tp;
   });
@@ -480,8 +455,7 @@ std::vector<plan::Strategy> StageFronts::strategies(const StageEntry& entry, std
     const auto order = [](const plan::Strategy& s) {
       return std::tuple(s.zero, s.shards, s.recompute, s.offload_optimizer, s.ep, s.context);
     };
-    std::stable_sort(out.begin() + static_cast<std::ptrdiff_t>(begin), out.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](const plan::Strategy& a, const plan::Strategy& b) { return order(a) < order(b); });
+    std::ranges::stable_sort(out.begin() + begin, out.begin() + end, {}, order);
   }
   return out;
 }

@@ -65,10 +65,10 @@ class StageFronts {
               const StageOptions& options, Effort& effort, std::pmr::memory_resource& memory);
 
   // Over the options of a block (index into ModelSpec::repeats).
-  double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
-  double least_warm_up(int repeat) const { return least_warm_up_[static_cast<std::size_t>(repeat)]; }
+  double least_busy(int repeat) const { return least_busy_[repeat]; }
+  double least_warm_up(int repeat) const { return least_warm_up_[repeat]; }
   // Bytes, with one micro-batch in flight.
-  double least_bytes(int repeat) const { return least_bytes_[static_cast<std::size_t>(repeat)]; }
+  double least_bytes(int repeat) const { return least_bytes_[repeat]; }
   // What a message of one micro-batch in both directions adds.
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - warm_up_of(seconds); }
   double warm_up_of(double seconds) const { return shares_.backward * seconds; }
@@ -165,7 +165,7 @@ class StageFronts {
   const StageEntry* built(const Target& target, const std::vector<int>& options);
   Chain extended(const Target& target, const Range& range, const Chain& before, int block);
   double reshard(int repeat, int before, int after);
-  int repeat_of(int block) const { return cost_model_.repeat_of()[static_cast<std::size_t>(block)]; }
+  int repeat_of(int block) const { return cost_model_.repeat_of()[block]; }
   // visit(segment, block, option), from the last block to the first.
   template <typename Visit>
   void for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const;

@@ -4,9 +4,7 @@
 #include <numeric>
 
 #include "model/forms.hpp"
-#include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/drop_covered.hpp"
 
 namespace tessera::search {
 namespace {
@@ -28,7 +26,7 @@ class Lister {
 
  private:
   void list(int repeat) {
-    const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
+    const model::BlockSpec& block = problem_.model.repeats[repeat].block;
     const BlockSpace& space = problem_.space;
     const int domain = cost_model_.domain(ranks_.devices);
     const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
@@ -61,8 +59,7 @@ class Lister {
             add_states(repeat, strategy, here);
           }
         }
-        std::stable_sort(here.begin(), here.end(),
-                         [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
+        std::ranges::stable_sort(here, {}, [](const BlockOption& option) { return option.forward + option.backward; });
         drop_covered(here, [](const BlockOption& a, const BlockOption& b) {
           return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved &&
                  a.saved_for_weight <= b.saved_for_weight && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
@@ -117,8 +114,8 @@ class Lister {
   }
 
   int layout_of(const plan::Strategy& strategy) {
-    const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(),
-                                    [&](const plan::Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
+    const auto found =
+        std::ranges::find_if(out_.layouts, [&](const plan::Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
     if (found != out_.layouts.end()) return static_cast<int>(found - out_.layouts.begin());
     out_.layouts.push_back({.dp = strategy.dp, .tp = strategy.tp, .cp = strategy.cp});
     return static_cast<int>(out_.layouts.size()) - 1;

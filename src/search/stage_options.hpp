@@ -1,14 +1,19 @@
 // Internal to the search over blocks: the ways in which the blocks of a model can run on the ranks of one stage.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cost/cost_model.hpp"
 #include "search/block_search.hpp"
 
 namespace tessera::search {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // The tensor-parallel degree of a block where those that may be cut have this one.
 std::int64_t tensor_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor);
@@ -59,5 +64,14 @@ std::vector<model::ContextKind> contexts_of(const BlockSpace& space, const model
 // Whether a block is sequence-parallel under such degrees; no value: the space leaves them out.
 std::optional<bool> sequence_parallel_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor, std::int64_t context);
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);
+
+// Keeps the items that no kept item before them covers: covers(a, b) says whether `a` is as good as `b` in every respect.
+template <typename Item, typename Covers>
+void drop_covered(std::vector<Item>& items, const Covers& covers) {
+  std::vector<Item> kept;
+  for (const Item& item : items)
+    if (std::none_of(kept.rbegin(), kept.rend(), [&](const Item& other) { return covers(other, item); })) kept.push_back(item);
+  items = std::move(kept);
+}
 
 }  // namespace tessera::search

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "cost/warm_up.hpp"
-#include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/depths.hpp"
@@ -21,7 +20,7 @@ constexpr int kMostCounted = 1024;
 class Templates {
  public:
   Templates(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model)
-      : problem_(problem), space_(space), cost_model_(cost_model), group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]) {}
+      : problem_(problem), space_(space), cost_model_(cost_model), group_(problem.cluster.groups[space.group]) {}
 
   std::optional<plan::Plan> best() {
     for (int nodes = group_.nodes; nodes > 0; --nodes) {
@@ -63,12 +62,12 @@ class Templates {
   }
 
   bool all_divide(std::int64_t tp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+    return std::ranges::all_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
       return tensor_of(problem_.space, repeat.block, tp) == tp && !plan::tensor_fault(problem_.model, repeat.block, tp);
     });
   }
   bool all_cut(std::int64_t tp, std::int64_t cp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+    return std::ranges::all_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
       return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, tp, cp) &&
              !contexts_of(problem_.space, repeat.block, tp, cp).empty();
     });
@@ -77,14 +76,10 @@ class Templates {
   // Experts are spread as far as the replicas go, where nothing else is given.
   int experts_over(std::int64_t ranks) const {
     if (const int given = problem_.space.given.experts; given > 0) return given;
-    std::int64_t out = ranks;
-    bool any = false;
+    std::int64_t experts = 0;
     for (const model::Repeat& repeat : problem_.model.repeats)
-      if (const auto found = repeat.block.dims.find("experts"); found != repeat.block.dims.end() && found->second > 0) {
-        out = std::gcd(out, static_cast<std::int64_t>(found->second));
-        any = true;
-      }
-    return any ? static_cast<int>(out) : 1;
+      experts = std::gcd(experts, static_cast<std::int64_t>(plan::option_of(repeat.block, "experts")));
+    return experts > 0 ? static_cast<int>(std::gcd(experts, ranks)) : 1;
   }
 
   // What a pipeline is, but for the strategy.
@@ -135,7 +130,7 @@ class Templates {
   void consider_partly(const Pipeline& pipeline, int tp, int cp, int dp, int zero) {
     const std::vector<model::Recompute>& may = problem_.space.recompute;
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
-      if (std::find(may.begin(), may.end(), recompute) == may.end()) return;
+      if (std::ranges::find(may, recompute) == may.end()) return;
     plan::Strategy strategy{.dp = dp, .tp = tp, .zero = zero, .cp = cp};
     const std::vector<BlockShare> none = blocks_under(strategy, pipeline);
     strategy.recompute = model::Recompute::full;
@@ -144,8 +139,7 @@ class Templates {
       const auto least_of = [&](int layers) {
         std::vector<BlockShare> blocks = none;
         for (std::size_t s = 0; s + 1 < cuts.size(); ++s)
-          for (int b = cuts[s]; b < std::min(cuts[s] + layers, cuts[s + 1]); ++b)
-            blocks[static_cast<std::size_t>(b)] = full[static_cast<std::size_t>(b)];
+          for (int b = cuts[s]; b < std::min(cuts[s] + layers, cuts[s + 1]); ++b) blocks[b] = full[b];
         return least(pipeline, blocks, cuts);
       };
       int deepest = 0;
@@ -172,8 +166,7 @@ class Templates {
 
   plan::Strategy strategy_of(int block, plan::Strategy strategy) const {
     if (block == 0 || block + 1 == problem_.model.block_count()) strategy.recompute = model::Recompute::none;
-    const model::BlockSpec& spec =
-        problem_.model.repeats[static_cast<std::size_t>(cost_model_.repeat_of()[static_cast<std::size_t>(block)])].block;
+    const model::BlockSpec& spec = problem_.model.repeats[cost_model_.repeat_of()[block]].block;
     strategy.sequence_parallel = *sequence_parallel_of(problem_.space, spec, strategy.tp, strategy.cp);
     strategy.context = contexts_of(problem_.space, spec, strategy.tp, strategy.cp).front();
     if (spec.dims.contains("experts")) strategy.ep = experts_over(strategy.dp * strategy.cp);
@@ -222,7 +215,7 @@ class Templates {
       const int width = devices_ / placement.ranks;
       const double message = cost_model_.messages(bytes, space_.group, width, space_.group, width);
       out.push_back(balanced_cuts(busy, (static_cast<double>(pipeline.micro_batches) - pipeline.fill.backward) * message,
-                                  std::vector<double>(static_cast<std::size_t>(placement.ranks), 1.0), placement));
+                                  std::vector<double>(placement.ranks, 1.0), placement));
     }
     for (auto cuts = out.begin(); cuts != out.end();) cuts = std::find(out.begin(), cuts, *cuts) == cuts ? cuts + 1 : out.erase(cuts);
     return out;
@@ -231,20 +224,20 @@ class Templates {
   // No less are the step, in seconds, and the bytes of the first pipeline rank.
   std::pair<double, double> least(const Pipeline& pipeline, const std::vector<BlockShare>& blocks, const std::vector<int>& cuts) const {
     const Placement& placement = pipeline.placement;
-    std::vector<double> busy(static_cast<std::size_t>(placement.ranks), 0.0);
+    std::vector<double> busy(placement.ranks, 0.0);
     // One with whole micro-batches in flight under a V, where chunks hold different numbers of them.
     const auto held = static_cast<double>(
         is_v_shaped(placement.schedule) ? 1 : plan::in_flight(placement.schedule, 0, placement.ranks, pipeline.micro_batches));
     double fill = 0;
     double bytes = cost_model_.process_bytes(space_.group);
     for (int s = 0; s < placement.stages(); ++s)
-      for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
-        const BlockShare& block = blocks[static_cast<std::size_t>(b)];
-        busy[static_cast<std::size_t>(placement.rank_of(s))] += block.busy;
+      for (int b = cuts[s]; b < cuts[s + 1]; ++b) {
+        const BlockShare& block = blocks[b];
+        busy[placement.rank_of(s)] += block.busy;
         fill += block.fill;
         if (placement.rank_of(s) == 0) bytes += block.state + held * block.saved;
       }
-    return {*std::max_element(busy.begin(), busy.end()) + fill + cost_model_.step_host(space_.group), bytes};
+    return {std::ranges::max(busy) + fill + cost_model_.step_host(space_.group), bytes};
   }
 
   double limit() const { return problem_.space.memory * cost_model_.memory_limit(space_.group); }
@@ -259,11 +252,11 @@ class Templates {
     const int width = devices_ / pipeline.placement.ranks;
     for (int s = 0; s < pipeline.placement.stages(); ++s) {
       plan::Stage stage;
-      stage.ranks.resize(static_cast<std::size_t>(width));
+      stage.ranks.resize(width);
       std::iota(stage.ranks.begin(), stage.ranks.end(), pipeline.placement.rank_of(s) * width);
-      for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
+      for (int b = cuts[s]; b < cuts[s + 1]; ++b) {
         plan::Strategy here = strategy_of(b, strategy);
-        if (b - cuts[static_cast<std::size_t>(s)] >= layers) here.recompute = model::Recompute::none;
+        if (b - cuts[s] >= layers) here.recompute = model::Recompute::none;
         add_block(stage, b, here);
       }
       plan.stages.push_back(std::move(stage));
@@ -271,9 +264,7 @@ class Templates {
     return plan;
   }
 
-  bool fits(const std::vector<Bytes>& memory) const {
-    return static_cast<double>(std::max_element(memory.begin(), memory.end())->value) <= limit();
-  }
+  bool fits(const std::vector<Bytes>& memory) const { return static_cast<double>(std::ranges::max_element(memory)->value) <= limit(); }
 
   // False where it does not fit.
   bool price(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers = 1 << 30) {
@@ -305,7 +296,7 @@ class Templates {
 }  // namespace
 
 std::optional<plan::Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model) {
-  if (!problem.cluster.groups[static_cast<std::size_t>(space.group)].device.has(problem.precision)) return {};
+  if (!problem.cluster.groups[space.group].device.has(problem.precision)) return {};
   return Templates(problem, space, cost_model).best();
 }
 

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 
-#include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "search/depths.hpp"
 #include "search/outer_solver.hpp"
@@ -13,7 +12,7 @@ namespace tessera::search {
 namespace {
 
 // Up to so many ways to cut the blocks are all simulated.
-constexpr int kMostCuts = 32;
+constexpr int kMostSimulated = 32;
 // So much longer than simulated the closed form may take a step to be.
 constexpr double kLoose = 1.5;
 
@@ -36,7 +35,7 @@ std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent)
   if (too_large(outer)) return {};
   const Stages stages = stages_of(outer);
   start(outer, true);
-  std::vector<std::vector<int>> ways = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages() * outer.chunks, kMostCuts);
+  std::vector<std::vector<int>> ways = all_cuts(problem_.model.block_count(), outer.stages() * outer.chunks, kMostSimulated);
   std::optional<Found> best;
   try {
     if (ways.empty() && outer.chunks > 1) {
@@ -82,7 +81,7 @@ Found OuterSolver::refined(Found found) {
 }
 
 double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) {
-  const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
+  const model::BlockSpec& block = problem_.model.repeats[repeat].block;
   const int tp = static_cast<int>(tensor_of(problem_.space, block, outer.fixed.tensor));
   const int cp = outer.fixed.context;
   plan::Strategy strategy{.dp = cut.width / (tp * cp), .tp = tp, .zero = outer.fixed.zero, .cp = cp};
@@ -102,8 +101,7 @@ double OuterSolver::least_step(const Outer& outer, const Stages& stages, const s
   double before = 0;
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
     double stage = 0;
-    for (int b = cuts[s]; b < cuts[s + 1]; ++b)
-      stage += passes(outer, *stages.cuts[s], cost_model_.repeat_of()[static_cast<std::size_t>(b)]);
+    for (int b = cuts[s]; b < cuts[s + 1]; ++b) stage += passes(outer, *stages.cuts[s], cost_model_.repeat_of()[b]);
     out = std::max(out, (whole_backward(outer.schedule) ? before : 0) + static_cast<double>(outer.micro_batches) * stage);
     before += stage;
   }
@@ -130,14 +128,11 @@ std::optional<plan::Plan> OuterSolver::plan_of(const Outer& outer, const Stages&
   std::deque<Tail> tails;
   const Tail* tail = &tails.emplace_back();
   for (int s = stages - 1; s >= 0; --s) {
-    const int first = cuts[static_cast<std::size_t>(s)];
-    const int last = cuts[static_cast<std::size_t>(s) + 1];
     const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
-    const StageEntry* best = nullptr;
-    for (const StageEntry* entry : of.kinds[static_cast<std::size_t>(s)]->front(std::array{Segment{first, last, held}}, kNever))
-      if (best == nullptr || entry->busy + entry->warm_up < best->busy + best->warm_up) best = entry;
-    if (best == nullptr) return {};
-    tail = &tails.emplace_back(Tail{0, 0, best, last, tail});
+    const std::vector<const StageEntry*>& front = of.kinds[s]->front(std::array{Segment{cuts[s], cuts[s + 1], held}}, kNever);
+    const auto best = std::ranges::min_element(front, {}, [](const StageEntry* entry) { return entry->busy + entry->warm_up; });
+    if (best == front.end()) return {};
+    tail = &tails.emplace_back(Tail{0, 0, *best, cuts[s + 1], tail});
   }
   return plan_of(outer, of, tail);
 }

@@ -1,6 +1,7 @@
 #include "sim/engine.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -325,10 +326,87 @@ class Engine {
   Result result_;
 };
 
+// The shares of the step that all ranks together compute and communicate, and that the one with the longest passes stands idle.
+void add_shares(Result& result, const std::vector<Program>& programs, const std::vector<int>& program_of) {
+  const double whole = result.step.value * static_cast<double>(result.ranks.size());
+  for (const RankResult& rank : result.ranks) {
+    if (whole <= 0) break;
+    result.utilization += rank.busy.value / whole;
+    result.exposed += rank.exposed.value / whole;
+  }
+  result.bubble = whole > 0 ? std::clamp(1 - result.utilization - result.exposed, 0.0, 1.0) : 0;
+  std::vector<double> passing(programs.size(), 0);
+  std::vector<int> by_rank;
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    by_rank.resize(std::max<std::size_t>(by_rank.size(), programs[p].rank + 1), -1);
+    by_rank[programs[p].rank] = static_cast<int>(p);
+  }
+  for (const Span& span : result.spans) {
+    const auto& instruction = programs[by_rank[span.rank]].instructions[span.instruction];
+    if (is_compute(instruction.op) && instruction.op != Op::optimizer_step)
+      passing[by_rank[span.rank]] += span.end.value - span.begin.value;
+  }
+  double longest = 0;
+  for (std::size_t r = 0; r < result.ranks.size(); ++r) {
+    if (result.ranks[r].passes.value <= longest) continue;
+    longest = result.ranks[r].passes.value;
+    result.pipeline_bubble = std::max(0.0, 1 - passing[program_of[r]] / longest);
+  }
+}
+
+constexpr Seconds Spent::*kSpent[] = {&Spent::forward,  &Spent::backward,  &Spent::recompute,  &Spent::optimizer, &Spent::in_passes,
+                                      &Spent::messages, &Spent::gradients, &Spent::parameters, &Spent::rows};
+
+// Steps in a row after which one is like the next: the first has nothing to finish.
+constexpr int kSettled = 4;
+
+// The last of several steps in a row of programs of which one step waits for the one before: what it adds to those before it.
+Result run_settled(const std::vector<Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
+  const Result before = Engine(program::unrolled(programs, kSettled - 1), program_of, costs).run();
+  Result out = Engine(program::unrolled(programs, kSettled), program_of, costs).run();
+  std::map<int, int> counts;  // by rank: instructions of a step
+  for (const Program& program : programs) counts[program.rank] = static_cast<int>(program.instructions.size());
+  // The clock starts with the step's first pass.
+  for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
+  std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
+  const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
+  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exposed};
+  std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
+  for (MemoryPoint& point : out.memory) point.time -= begin;
+  out.step -= before.step;
+  for (std::size_t r = 0; r < out.ranks.size(); ++r) {
+    RankResult& rank = out.ranks[r];
+    rank.busy -= before.ranks[r].busy;
+    rank.exposed -= before.ranks[r].exposed;
+    for (Seconds Spent::*part : kSpent) rank.spent.*part -= before.ranks[r].spent.*part;
+    rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
+    Seconds first;
+    Seconds last;
+    bool passed = false;
+    for (const Span& span : out.spans) {
+      if (span.rank != programs[r].rank) continue;
+      const Op op = programs[r].instructions[span.instruction].op;
+      if (!is_compute(op) || op == Op::optimizer_step) continue;
+      if (!passed) first = span.begin;
+      passed = true;
+      last = std::max(last, span.end);
+    }
+    rank.passes = last - first;
+  }
+  return out;
+}
+
 }  // namespace
 
-Result run_programs(const std::vector<Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
-  return Engine(programs, program_of, costs).run();
+Result run_programs(const std::vector<Program>& programs, const std::vector<int>& program_of, Costs& costs) {
+  const std::function<int(int)> stands_for = [&](int rank) { return program_of[rank]; };
+  const bool crossing = std::any_of(programs.begin(), programs.end(), [](const Program& program) { return program.crosses_steps(); });
+  Result result = crossing ? run_settled(programs, stands_for, costs) : Engine(programs, stands_for, costs).run();
+  std::vector<RankResult> ranks;
+  for (const int program : program_of) ranks.push_back(result.ranks[program]);
+  result.ranks = std::move(ranks);
+  add_shares(result, programs, program_of);
+  return result;
 }
 
 }  // namespace tessera::sim

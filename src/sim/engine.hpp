@@ -1,17 +1,49 @@
-// Internal: the discrete-event run.
+// Internal: the discrete-event run, and what it asks: what each instruction costs and which parts of the cluster it uses.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "program/program.hpp"
-#include "sim/costs.hpp"
 #include "sim/sim.hpp"
 
 namespace tessera::sim {
 
-// Runs programs against a clock; Result::ranks is by program. `program_of(rank)` is the index of the program that stands for a world rank.
-// Throws internal when the programs deadlock.
-Result run_programs(const std::vector<program::Program>& programs, const std::function<int(int rank)>& program_of, Costs& costs);
+// A transfer's use of a part of the cluster whose bandwidth transfers share. Where one rank is simulated for several, `load` of their equal
+// transfers use the resource at once.
+struct Use {
+  int resource = 0;
+  int load = 1;
+};
+
+// A message or a collective.
+struct Transfer {
+  double seconds = 0;  // alone on its links
+  double slows = 1;    // computing beside it takes this many times as long
+  double slowed = 1;   // it takes this many times as long beside computing
+  std::vector<Use> uses;
+};
+
+// A pass or an optimizer step: it computes, then communicates.
+struct Compute {
+  double seconds = 0;    // of computing, undisturbed
+  double recompute = 0;  // of these, the forward pass that a backward pass repeats
+  Transfer exposed;      // the communication that computing does not overlap
+  int transfer_id = -1;  // the members of a group pass the same id for one transfer that all of them take part in; -1: it is this rank's
+};
+
+// `program` below is an index into the programs that run.
+class Costs {
+ public:
+  virtual ~Costs() = default;
+  virtual Compute compute(int program, const program::Instruction& instruction) = 0;
+  virtual Transfer message(int program, const program::Instruction& send) = 0;
+  virtual Transfer collective(int program, const program::Instruction& instruction) = 0;
+  virtual Transfer rows(int program, const program::Instruction& instruction) = 0;  // pulled from or pushed to parameter servers
+  virtual program::MemoryBudget memory(int program) = 0;
+};
+
+// Runs programs against a clock. `program_of`: by rank, index of the program that stands for it. Where one step waits for the one before,
+// the result is what a step adds to several in a row. Throws internal when the programs deadlock.
+Result run_programs(const std::vector<program::Program>& programs, const std::vector<int>& program_of, Costs& costs);
 
 }  // namespace tessera::sim

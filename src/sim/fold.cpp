@@ -31,12 +31,6 @@ bool alike(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const st
   return std::all_of(groups.begin(), groups.end(), [&](const std::vector<int>& group) { return shape_of(plan, cluster, group) == first; });
 }
 
-std::vector<std::vector<int>> pairs(const plan::Stage& a, const plan::Stage& b) {
-  std::vector<std::vector<int>> out;
-  for (std::size_t i = 0; i < a.ranks.size(); ++i) out.push_back({a.ranks[i], b.ranks[i]});
-  return out;
-}
-
 bool cut_alike(const plan::Stage& stage) {
   return std::all_of(stage.runs.begin(), stage.runs.end(),
                      [&](const plan::StrategyRun& run) { return run.strategy.same_layout(stage.runs.front().strategy); });
@@ -73,6 +67,12 @@ std::vector<std::vector<int>> data_groups(const plan::Stage& stage) {
   const int tp = stage.runs.front().strategy.tp;
   std::vector<std::vector<int>> out(tp);
   for (std::size_t i = 0; i < stage.ranks.size(); ++i) out[i % tp].push_back(stage.ranks[i]);
+  return out;
+}
+
+std::vector<std::vector<int>> pairs(const plan::Stage& stage, const plan::Stage& other) {
+  std::vector<std::vector<int>> out;
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) out.push_back({stage.ranks[i], other.ranks[i]});
   return out;
 }
 

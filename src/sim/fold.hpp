@@ -12,8 +12,8 @@ namespace tessera::sim {
 struct Fold {
   std::vector<int> ranks;       // that are simulated, ascending
   std::vector<int> program_of;  // by rank: index into `ranks`
-  std::vector<int>
-      node_kind;  // by rank: nodes that hold equal numbers of ranks of each pipeline rank are of one kind; unfolded, each is its own
+  // By rank: nodes that hold equal numbers of ranks of each pipeline rank are of one kind; unfolded, each is its own.
+  std::vector<int> node_kind;
   bool folded = false;
 };
 
@@ -25,8 +25,10 @@ Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // and not on the links of single ranks.
 Fold fold_by_pipeline_rank(const plan::Plan& plan);
 
-// The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.
+// The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index; its ranks with
+// those of equal index of another stage.
 std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage);
 std::vector<std::vector<int>> data_groups(const plan::Stage& stage);
+std::vector<std::vector<int>> pairs(const plan::Stage& stage, const plan::Stage& other);
 
 }  // namespace tessera::sim

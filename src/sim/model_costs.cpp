@@ -34,7 +34,7 @@ ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, c
       beside_servers_(programs.size(), 0) {
   if (!model::reads_clicks(cost_model.model())) return;
   const int block = model::tables_block(cost_model.model());
-  const model::BlockSpec& tables = *cost_model.model().blocks()[static_cast<std::size_t>(block)].spec;
+  const model::BlockSpec& tables = *cost_model.model().blocks()[block].spec;
   lookups_ = static_cast<double>(plan.global_batch * model::lookups_of_sample(tables));
   row_bytes_ = program::bytes_of_row(tables.dim("dim")).value;
 }
@@ -62,7 +62,7 @@ Compute ModelCosts::alone(int index, const Instruction& instruction) {
 
 // What servers of its host work in a step is spread evenly over what the rank computes in it.
 double ModelCosts::beside_servers(int index) {
-  double& out = beside_servers_[static_cast<std::size_t>(index)];
+  double& out = beside_servers_[index];
   if (out > 0) return out;
   out = 1;
   const profile::RowsSample *const pull = cost_model_.rows("pull"), *const push = cost_model_.rows("push");
@@ -226,7 +226,7 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   Transfer out;
   out.seconds = latency + std::max({client, wire, served});
   // The rank's thread that asks takes turns with those that compute, where these have all cores.
-  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
+  const plan::RankPlace& place = plan_.ranks[rank];
   int busy = 1;
   for (const plan::RankPlace& other : plan_.ranks)
     if (on_one_host(other, place)) busy += other.threads;
@@ -243,7 +243,7 @@ int ModelCosts::server_threads() const {
 int ModelCosts::server_threads(int rank) const {
   int out = 0;
   for (const plan::Server& server : plan_.servers)
-    if (on_one_host(plan_.ranks[static_cast<std::size_t>(server.rank)], plan_.ranks[static_cast<std::size_t>(rank)])) out += server.threads;
+    if (on_one_host(plan_.ranks[server.rank], plan_.ranks[rank])) out += server.threads;
   return out;
 }
 

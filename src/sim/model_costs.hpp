@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cost/priced_plan.hpp"
-#include "sim/costs.hpp"
+#include "sim/engine.hpp"
 #include "sim/shared_links.hpp"
 
 namespace tessera::sim {
@@ -37,10 +37,8 @@ class ModelCosts final : public Costs {
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
   int part_of(const program::Program& program) const;
-  const cluster::ResourceGroup& group_of(int rank) const {
-    return cost_model_.cluster().groups[static_cast<std::size_t>(plan_.ranks[static_cast<std::size_t>(rank)].group)];
-  }
-  double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[static_cast<std::size_t>(rank)].node); }  // of its host
+  const cluster::ResourceGroup& group_of(int rank) const { return cost_model_.cluster().groups[plan_.ranks[rank].group]; }
+  double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[rank].node); }  // of its host
   bool on_one_host(const plan::RankPlace& a, const plan::RankPlace& b) const { return a.group == b.group && a.node == b.node; }
   int server_threads() const;          // of all hosts
   int server_threads(int rank) const;  // on its host

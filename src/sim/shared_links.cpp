@@ -83,12 +83,8 @@ std::vector<SharedLinks::Group> SharedLinks::peers(int program, int group, Op op
   if (op != Op::reduce_tied) return data_groups(stage);
   // A tied parameter: this stage and that of the other rank.
   const int other = own[0] == of.rank ? own[1] : own[0];
-  for (const plan::Stage& candidate : plan_.stages) {
-    if (std::find(candidate.ranks.begin(), candidate.ranks.end(), other) == candidate.ranks.end()) continue;
-    std::vector<Group> out;
-    for (std::size_t i = 0; i < stage.ranks.size(); ++i) out.push_back({stage.ranks[i], candidate.ranks[i]});
-    return out;
-  }
+  for (const plan::Stage& candidate : plan_.stages)
+    if (std::find(candidate.ranks.begin(), candidate.ranks.end(), other) != candidate.ranks.end()) return pairs(stage, candidate);
   return {own};
 }
 
@@ -97,13 +93,8 @@ const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& se
   if (!fresh) return found->second;
   const Program& program = programs_[index];
   std::vector<Group> groups = {{program.rank, send.peer}};
-  if (fold_.folded && each) {
-    // Every rank of this stage sends to the rank of the peer's stage with the same indices.
-    const plan::Stage& from = plan_.stages[program.stage];
-    const int peer_stage = programs_[fold_.program_of[send.peer]].stage;
-    groups.clear();
-    for (std::size_t i = 0; i < from.ranks.size(); ++i) groups.push_back({from.ranks[i], plan_.stages[peer_stage].ranks[i]});
-  }
+  // Every rank of this stage sends to the rank of the peer's stage with the same indices.
+  if (fold_.folded && each) groups = pairs(plan_.stages[program.stage], plan_.stages[programs_[fold_.program_of[send.peer]].stage]);
   return found->second = uses(groups, [&](const Group& pair) { return physical_of_message(pair, each); });
 }
 

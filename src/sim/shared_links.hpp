@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cluster/cluster.hpp"
-#include "sim/costs.hpp"
+#include "sim/engine.hpp"
 #include "sim/fold.hpp"
 
 namespace tessera::sim {

@@ -1,9 +1,6 @@
 #include "sim/sim.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <map>
-#include <numeric>
 
 #include "base/log.hpp"
 #include "cost/cost.hpp"
@@ -16,118 +13,6 @@
 
 namespace tessera::sim {
 namespace {
-
-// The shares of the step that all ranks together compute and communicate, and that the one with the longest passes stands idle.
-void add_shares(Result& result, const std::vector<program::Program>& programs, const std::vector<int>& program_of) {
-  const double whole = result.step.value * static_cast<double>(result.ranks.size());
-  for (const RankResult& rank : result.ranks) {
-    if (whole <= 0) break;
-    result.utilization += rank.busy.value / whole;
-    result.exposed += rank.exposed.value / whole;
-  }
-  result.bubble = whole > 0 ? std::clamp(1 - result.utilization - result.exposed, 0.0, 1.0) : 0;
-  std::vector<double> passing(programs.size(), 0);
-  std::vector<int> by_rank;
-  for (std::size_t p = 0; p < programs.size(); ++p) {
-    by_rank.resize(std::max<std::size_t>(by_rank.size(), programs[p].rank + 1), -1);
-    by_rank[programs[p].rank] = static_cast<int>(p);
-  }
-  for (const Span& span : result.spans) {
-    const auto& instruction = programs[by_rank[span.rank]].instructions[span.instruction];
-    if (program::is_compute(instruction.op) && instruction.op != program::Op::optimizer_step)
-      passing[by_rank[span.rank]] += span.end.value - span.begin.value;
-  }
-  double longest = 0;
-  for (std::size_t r = 0; r < result.ranks.size(); ++r) {
-    if (result.ranks[r].passes.value <= longest) continue;
-    longest = result.ranks[r].passes.value;
-    result.pipeline_bubble = std::max(0.0, 1 - passing[program_of[r]] / longest);
-  }
-}
-
-// Costs given directly.
-class GivenCosts final : public Costs {
- public:
-  GivenCosts(const std::vector<program::Program>& programs, const plan::StageTimes& times) : programs_(programs), times_(times) {}
-
-  Compute compute(int index, const program::Instruction& instruction) override {
-    using program::Op;
-    if (instruction.op == Op::optimizer_step) return {};
-    const program::Chunk& chunk = programs_[index].chunks[programs_[index].chunk_of(instruction.first_block)];
-    const double share = static_cast<double>(instruction.last_block - instruction.first_block) / (chunk.last_block - chunk.first_block);
-    double seconds = 0;
-    if (instruction.op == Op::forward) seconds += times_.forward.value;
-    if (instruction.op == Op::backward || instruction.op == Op::backward_input) seconds += times_.backward_input.value;
-    if (instruction.op == Op::backward || instruction.op == Op::backward_weight) seconds += times_.backward_weight.value;
-    return {.seconds = seconds * share, .exposed = {}};
-  }
-  Transfer message(int, const program::Instruction&) override { return {.seconds = times_.message.value, .uses = {}}; }
-  Transfer collective(int, const program::Instruction&) override { return {}; }
-  Transfer rows(int, const program::Instruction&) override { return {}; }
-  program::MemoryBudget memory(int index) override {
-    program::MemoryBudget budget;
-    budget.chunks.assign(programs_[index].chunks.size(), {1, 1});
-    return budget;
-  }
-
- private:
-  const std::vector<program::Program>& programs_;
-  const plan::StageTimes& times_;
-};
-
-constexpr Seconds Spent::*kSpent[] = {&Spent::forward,  &Spent::backward,  &Spent::recompute,  &Spent::optimizer, &Spent::in_passes,
-                                      &Spent::messages, &Spent::gradients, &Spent::parameters, &Spent::rows};
-
-// Steps in a row after which one is like the next: the first has nothing to finish.
-constexpr int kSettled = 4;
-
-// The last of several steps in a row of programs of which one step waits for the one before: what it adds to those before it.
-Result run_settled(const std::vector<program::Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
-  const Result before = run_programs(program::unrolled(programs, kSettled - 1), program_of, costs);
-  Result out = run_programs(program::unrolled(programs, kSettled), program_of, costs);
-  std::map<int, int> counts;  // by rank: instructions of a step
-  for (const program::Program& program : programs) counts[program.rank] = static_cast<int>(program.instructions.size());
-  // The clock starts with the step's first pass.
-  for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
-  std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
-  const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
-  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exposed};
-  std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
-  for (MemoryPoint& point : out.memory) point.time -= begin;
-  out.step -= before.step;
-  for (std::size_t r = 0; r < out.ranks.size(); ++r) {
-    RankResult& rank = out.ranks[r];
-    rank.busy -= before.ranks[r].busy;
-    rank.exposed -= before.ranks[r].exposed;
-    for (Seconds Spent::*part : kSpent) rank.spent.*part -= before.ranks[r].spent.*part;
-    rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
-    Seconds first;
-    Seconds last;
-    bool passed = false;
-    for (const Span& span : out.spans) {
-      if (span.rank != programs[r].rank) continue;
-      const program::Op op = programs[r].instructions[span.instruction].op;
-      if (!program::is_compute(op) || op == program::Op::optimizer_step) continue;
-      if (!passed) first = span.begin;
-      passed = true;
-      last = std::max(last, span.end);
-    }
-    rank.passes = last - first;
-  }
-  return out;
-}
-
-Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, Costs& costs) {
-  const auto program_of = [&](int rank) { return fold.program_of[rank]; };
-  const bool crossing =
-      std::any_of(programs.begin(), programs.end(), [](const program::Program& program) { return program.crosses_steps(); });
-  Result result = crossing ? run_settled(programs, program_of, costs) : run_programs(programs, program_of, costs);
-  std::vector<RankResult> ranks;
-  for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
-  result.ranks = std::move(ranks);
-  add_shares(result, programs, fold.program_of);
-  return result;
-}
 
 // Only some exchanges can be played through.
 void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -169,7 +54,7 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated
 
 Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
   ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
-  Result out = run_folded(folded.programs, folded.fold, costs);
+  Result out = run_programs(folded.programs, folded.fold.program_of, costs);
   if (!cost::plays_exchanges(plan, cost_model.cluster())) scale_memory(out.ranks, plan, cost_model.cluster());
   return out;
 }
@@ -193,34 +78,14 @@ Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulat
   return {std::move(folded.programs), std::move(result)};
 }
 
-Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
-           const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  cost::CostModel cost_model(model, train, cluster, profile);
-  check_played(plan, cluster);
-  const Fold fold = no_fold(plan);
-  ModelCosts costs(programs, fold, plan, cost_model);
-  return run_folded(programs, fold, costs);
-}
-
-Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times) {
-  GivenCosts costs(programs, times);
-  Result result = run_programs(
-      programs, [](int rank) { return rank; }, costs);
-  std::vector<int> each(programs.size());
-  std::iota(each.begin(), each.end(), 0);
-  add_shares(result, programs, each);
-  return result;
-}
-
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which) {
   cost::CostModel cost_model(model, train, cluster, profile);
   return simulate(plan, cost_model, which);
 }
 
-namespace {
-
-plan::Prediction prediction_of(const Result& result) {
+plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
+  const Result result = run_folded(fold(plan, cost_model), plan, cost_model);
   const RankResult& busiest =
       *std::max_element(result.ranks.begin(), result.ranks.end(), [](const RankResult& a, const RankResult& b) { return a.busy < b.busy; });
   const Spent& spent = busiest.spent;
@@ -241,12 +106,6 @@ plan::Prediction prediction_of(const Result& result) {
     if (seconds > Seconds(0)) out.parts.emplace_back(name, seconds);
   for (const RankResult& rank : result.ranks) out.memory.push_back(rank.peak_memory);
   return out;
-}
-
-}  // namespace
-
-plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
-  return prediction_of(run_folded(fold(plan, cost_model), plan, cost_model));
 }
 
 }  // namespace tessera::sim

@@ -10,7 +10,6 @@
 #include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule/schedule.hpp"
 #include "profile/profile.hpp"
 #include "program/program.hpp"
 
@@ -64,17 +63,6 @@ struct Result {
   double pipeline_bubble = 0;
 };
 
-// Runs the programs of all ranks; `programs` is by rank. Each program computes in its order. Communication runs beside computing, in order
-// within a group or between two peers, and begins when all ranks that take part have reached it. Transfers on the same link share it
-// evenly. A collective slows computing down by the factor that the profile says. The same inputs give the same result. Throws internal
-// when the programs deadlock.
-Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
-           const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
-
-// Runs programs by given times of a stage, to study schedules with. Collectives and optimizer steps take no time; the activations of one
-// micro-batch in one stage count as one byte.
-Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times);
-
 // What simulate() ran and found.
 struct Simulation {
   std::vector<program::Program> programs;  // of the simulated ranks
@@ -83,9 +71,11 @@ struct Simulation {
 // one_of_alike: where all ranks of each stage do the same on equal devices and links, one rank is simulated for all of them, so that
 // thousands of ranks take as long as a few. every_rank: all ranks are simulated, so that all of them have spans.
 enum class Simulated { one_of_alike, every_rank };
-// Compiles, checks and runs the programs of a plan, which must have passed plan::check. Throws invalid_config when communication is to be
-// simulated (cost::CostModel::plays_exchanges) in a precision that it knows no times of (other than fp32 and bf16). Warns when the step of
-// accelerators comes out below cost::lower_bound.
+// Compiles, checks and runs the programs of a plan, which must have passed plan::check. Each program computes in its order. Communication
+// runs beside computing, in order within a group or between two peers, and begins when all ranks that take part have reached it. Transfers
+// on the same link share it evenly. A collective slows computing down by the factor that the profile says. The same inputs give the same
+// result. Throws invalid_config when communication is to be simulated (cost::CostModel::plays_exchanges) in a precision that it knows no
+// times of (other than fp32 and bf16). Warns when the step of accelerators comes out below one of cost::least_times.
 Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which = Simulated::one_of_alike);

@@ -6,7 +6,6 @@
 
 #include "base/error.hpp"
 #include "cost/cost_model.hpp"
-#include "search/ring_order.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 #include "train/link_drift.hpp"

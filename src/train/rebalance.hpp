@@ -31,7 +31,7 @@ class Rebalancer {
   // Searches as for the first plan, with the speeds that the hosts have now; what `parallel:` fixes stays. Takes as long as the search
   // does. No value where the ranks share one host, or no plan on the same places is predicted to be at least 3 % faster than `now`.
   // Once links were measured anew, plans are priced by them (train/link_drift.hpp), and `now` with its replicas in the order of the best
-  // ring (search/ring_order.hpp) is one of those that it chooses from.
+  // ring (search::order_by_links) is one of those that it chooses from.
   std::optional<Rebalanced> answer(const plan::Plan& now, const std::vector<SpeedChange>& changes);
 
   // Takes what Trainer::measure_links has found of the hosts of `now`, all of one group, in place of what the profile says. Returns in

@@ -26,7 +26,7 @@ plan::Prediction predicted(const model::JobSpec& job, int zero) {
   plan.stages.push_back({{0, 1, 2, 3, 4, 5, 6, 7}, {{0, job.model.block_count(), {8, 1, zero}}}});
   CostModel cost_model(job.model, cluster, plan.precision);
   plan::Prediction out = predict(plan, cost_model);
-  EXPECT_GE(out.step, lower_bound(plan, job.model, cluster));
+  for (const auto& [resource, least] : least_times(plan, job.model, cluster)) EXPECT_GE(out.step, least) << resource;
   return out;
 }
 

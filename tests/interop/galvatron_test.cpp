@@ -9,9 +9,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/error.hpp"
-#include "interop/galvatron/fit.hpp"
+#include "base/expect_error.hpp"
 #include "interop/galvatron/front.hpp"
+#include "interop/galvatron/inputs.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -48,15 +48,7 @@ class Folder {
   fs::path path_;
 };
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return {};
-}
+std::string refusal(const std::function<void()>& action) { return tessera::testing::error_of(action).what(); }
 
 // Sixty plans drawn at random, priced by Galvatron's own classes: those of 2.4.0 (its package's TimeCostModel, MemoryCostModel,
 // OtherTimeCostModel and pipeline_costmodel through bench/planner/peer.py), and those of the YAML-configured release (at commit
@@ -292,8 +284,8 @@ TEST(GalvatronConfig, HasTheKeysAndTheNameThatGalvatronGives) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : config.items()) keys.push_back(key);
   EXPECT_THAT(keys,
-              testing::ElementsAre("pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "world_size",
-                                   "global_bsz", "chunks", "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp"));
+              ::testing::ElementsAre("pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "world_size",
+                                     "global_bsz", "chunks", "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp"));
   EXPECT_EQ(config_name(inputs.settings), "galvatron_config_llama2-7b_1nodes_8gpus_per_node_38GB_bf16.json");
   EXPECT_EQ(config_name(llama({"time_profile_mode=static", "settle_bsz=32", "disable_tp=1", "disable_ckpt=1"}).settings),
             "galvatron_config_llama2-7b_1nodes_8gpus_per_node_38GB_bf16_bsz32_[tp_ckpt_off].json");

@@ -33,6 +33,18 @@ class UnequalPlan : public ::testing::Test {
   Error refusal() {
     return error_of([&] { check(plan, job, cluster); });
   }
+  // `others`: further groups of the cluster.
+  void stand_on_two_kinds(const std::string& others) {
+    cluster = cluster::read_cluster(
+        ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
+                          "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
+                          "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n" +
+                              others,
+                          "cluster.yaml"));
+    plan.cluster_fingerprint = cluster.fingerprint();
+    for (int rank = 0; rank < 14; ++rank)
+      plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
+  }
   void made_for(const model::JobSpec& other) {
     job = other;
     plan.model_fingerprint = job.model.fingerprint();
@@ -44,13 +56,7 @@ class UnequalPlan : public ::testing::Test {
 };
 
 TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfDevice) {
-  cluster = cluster::read_cluster(
-      ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
-                        "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
-                        "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
-                        "cluster.yaml"));
-  plan.cluster_fingerprint = cluster.fingerprint();
-  for (int rank = 0; rank < 14; ++rank) plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
+  stand_on_two_kinds("");
   EXPECT_THAT(refusal().what(), HasSubstr("ranks 4 and 5 of one replica stand on different groups"));
   // Replicas of one rank each may.
   strategy(1).tp = 1;
@@ -59,14 +65,7 @@ TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfDevice) {
 }
 
 TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfAcceleratorBesideCpusToo) {
-  cluster = cluster::read_cluster(
-      ConfigNode::parse("name: three\nbetween: rdma-100g\ngroups:\n"
-                        "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
-                        "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n"
-                        "  - {name: hosts, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
-                        "cluster.yaml"));
-  plan.cluster_fingerprint = cluster.fingerprint();
-  for (int rank = 0; rank < 14; ++rank) plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
+  stand_on_two_kinds("  - {name: hosts, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n");
   EXPECT_THAT(refusal().what(), HasSubstr("ranks 4 and 5 of one replica stand on different groups"));
 }
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "base/error.hpp"
+#include "base/expect_error.hpp"
 #include "base/random.hpp"
 
 namespace tessera::plan {
@@ -157,14 +157,10 @@ TEST(UnevenBatch, OfManySamplesComesCloseToItsBound) {
 }
 
 TEST(UnevenBatch, RefusesWhatTheWidestGroupCannotHold) {
-  try {
-    deal(Sizes{10, 4100}, prices(4), 4, 1024);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
-    EXPECT_STREQ(error.message().c_str(), "a sample of 4100 tokens is longer than what 4 ranks hold at once");
-    EXPECT_EQ(error.expected(), "at most 4096 tokens");
-  }
+  const Error error = tessera::testing::error_of([] { deal(Sizes{10, 4100}, prices(4), 4, 1024); });
+  EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+  EXPECT_STREQ(error.message().c_str(), "a sample of 4100 tokens is longer than what 4 ranks hold at once");
+  EXPECT_EQ(error.expected(), "at most 4096 tokens");
 }
 
 }  // namespace

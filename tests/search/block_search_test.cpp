@@ -15,10 +15,10 @@
 #include "cost/cost_model.hpp"
 #include "cost/priced_plan.hpp"
 #include "cost/warm_up.hpp"
-#include "plan/divisors.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "search/batch_shares.hpp"
+#include "plan/tensor_cut.hpp"
+#include "search/outer_choices.hpp"
 #include "search/stage_fronts.hpp"
 #include "search/templates.hpp"
 
@@ -469,7 +469,6 @@ TEST(BlockSearch, KeepsToItsEffortAndSaysWhatIsLeft) {
   const auto cluster = plan::gpu_cluster(16, 8);
   const BlockAnswer answer = search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .effort = 1});
   ASSERT_FALSE(answer.plans.empty());
-  EXPECT_FALSE(answer.complete);
   EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
   EXPECT_GT(answer.bound, 0);
 }
@@ -496,7 +495,6 @@ TEST(BlockSearch, TimeCountsFromTheBeginningAndEndsListingToo) {
   const BlockAnswer answer = after(3);
   ASSERT_FALSE(answer.plans.empty());
   EXPECT_NO_THROW(check(answer.plans.front(), job, cluster));
-  EXPECT_FALSE(answer.complete);
   EXPECT_LT(answer.considered, all);
   EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
   // With time enough, all are considered as without a clock.

@@ -14,7 +14,7 @@
 #include "program/program.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
-#include "sim/sim.hpp"
+#include "sim/given_times_helper.hpp"
 
 namespace tessera::search {
 namespace {

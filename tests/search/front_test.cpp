@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "plan/plan_helper.hpp"
 #include "search/front.hpp"
 #include "search/search.hpp"
@@ -58,9 +58,10 @@ TEST(MemoryParts, AddUpToThePrediction) {
       {.layers = 8, .hidden = 512, .seq = 256, .global_batch = 16, .precision = "bf16", .parallel = "{dp: 2, pp: 2, tp: 2, zero: 1}"});
   const auto cluster = plan::gpu_cluster(1, 8);
   const plan::Plan plan = search(job, cluster, {}).best;
+  cost::CostModel cost_model(job.model, cluster, plan.precision);
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     Bytes sum;
-    for (const auto& [name, bytes] : cost::memory_parts(plan, rank, job.model, job.train, cluster, {})) sum += bytes;
+    for (const auto& [name, bytes] : cost::memory_terms(plan, rank, cost_model)) sum += bytes;
     EXPECT_EQ(sum, plan.predicted->memory[rank]);
   }
 }

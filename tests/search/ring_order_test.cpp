@@ -1,9 +1,8 @@
-#include "search/ring_order.hpp"
-
 #include <gmock/gmock.h>
 
 #include "plan/plan_helper.hpp"
 #include "profile/host_links.hpp"
+#include "search/search.hpp"
 
 namespace tessera::search {
 namespace {

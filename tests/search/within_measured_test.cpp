@@ -1,5 +1,3 @@
-#include "search/within_measured.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

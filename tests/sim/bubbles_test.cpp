@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "program/program_helper.hpp"
-#include "sim/sim.hpp"
+#include "sim/given_times_helper.hpp"
 
 namespace tessera::sim {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "cost/cost_model.hpp"
 #include "plan/plan_helper.hpp"
+#include "sim/given_times_helper.hpp"
 
 namespace tessera::sim {
 namespace {
@@ -24,9 +25,9 @@ struct Case {
 };
 
 Result simulate(const Case& c, std::vector<program::Program>* keep = nullptr) {
-  const auto programs = program::compile(c.plan, c.job.model);
-  if (keep != nullptr) *keep = programs;
-  return run(programs, c.plan, c.job.model, c.job.train, c.cluster, c.profile);
+  Simulation out = sim::simulate(c.plan, c.job.model, c.job.train, c.cluster, c.profile, Simulated::every_rank);
+  if (keep != nullptr) *keep = std::move(out.programs);
+  return std::move(out.result);
 }
 
 // A model and batch of a size at which nothing vanishes, on CPU workers, GPUs of one node or of several nodes.
@@ -219,7 +220,7 @@ TEST(Sim, ProgramsThatWaitForEachOtherAreNamed) {
   for (auto& instruction : programs[0].instructions)
     if (instruction.op == program::Op::receive_gradient) instruction.peer = 0;
   try {
-    run(programs, plan, job.model, job.train, cluster, {});
+    run(programs, {Seconds(1), Seconds(1), Seconds(1), Seconds(0)});
     FAIL() << "a deadlock was not noticed";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("wait for each other"));

@@ -106,11 +106,7 @@ Case any_case() {
   return out;
 }
 
-Result run_all(const Case& c) {
-  const auto programs = program::compile(c.plan, c.job.model);
-  program::check(programs);
-  return run(programs, c.plan, c.job.model, c.job.train, c.cluster, {});
-}
+Result run_all(const Case& c) { return simulate(c.plan, c.job.model, c.job.train, c.cluster, {}, Simulated::every_rank).result; }
 
 plan::Prediction priced(const Case& c) {
   cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
@@ -228,10 +224,10 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
   c.plan.micro_batches = 2;
   cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
   const double bytes = 6 * 32 * 1024 * 2;
-  const auto programs = program::compile(c.plan, c.job.model);
+  const Simulation simulated = simulate(c.plan, c.job.model, c.job.train, c.cluster, {}, Simulated::every_rank);
   int sends = 0;
-  for (const Span& span : run(programs, c.plan, c.job.model, c.job.train, c.cluster, {}).spans) {
-    const program::Op op = programs[span.rank].instructions[span.instruction].op;
+  for (const Span& span : simulated.result.spans) {
+    const program::Op op = simulated.programs[span.rank].instructions[span.instruction].op;
     if (op != program::Op::send_activation && op != program::Op::send_gradient) continue;
     const bool activation = op == program::Op::send_activation;
     EXPECT_NEAR((span.end - span.begin).value, activation ? cost_model.message(bytes, 0, 2, 1, 3) : cost_model.message(bytes, 1, 3, 0, 2),
@@ -316,8 +312,9 @@ TEST(LoadedSim, RanksOfAStageHoldWhatTheirShareOfTheBatchNeeds) {
   const plan::Prediction prediction = priced(c);
   EXPECT_EQ(prediction.memory[0], prediction.memory[3]);
   EXPECT_EQ(prediction.memory[4], prediction.memory[7]);
+  cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
   const auto activations = [&](int rank) {
-    for (const auto& [name, bytes] : cost::memory_parts(c.plan, rank, c.job.model, c.job.train, c.cluster, {}))
+    for (const auto& [name, bytes] : cost::memory_terms(c.plan, rank, cost_model))
       if (name == "activations") return bytes;
     return Bytes(0);
   };

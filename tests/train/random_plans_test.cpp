@@ -42,7 +42,7 @@ class Draw {
   // How `width` ranks cut a block; what does not go together is refused when the plan is whole.
   Strategy strategy(int width, const model::ModelSpec& model) {
     Strategy out;
-    if (plan::cut_by_trainer(model)) {
+    if (!plan::stands_whole(model, true)) {
       if (width % 2 == 0 && one_in(2)) out.tp = one_in(3) ? width : 2;
       if (width / out.tp % 2 == 0 && one_in(3)) out.cp = 2;
     }

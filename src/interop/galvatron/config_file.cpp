@@ -1,12 +1,13 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/config.hpp"
-#include "interop/galvatron/galvatron.hpp"
+#include "interop/galvatron/space.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {
 
-// "1,1,0": how Galvatron writes lists.
+// "1,1,0": how Galvatron writes lists, of flags too.
 template <typename Values, typename Function>
 std::string list_of(const Values& values, const Function& number) {
   std::string out;
@@ -30,28 +31,20 @@ std::vector<int> read_list(const ConfigNode& node) {
 
 int read_int(const ConfigNode& root, const char* key, int least) { return static_cast<int>(root.at(key).as_int_at_least(least)); }
 
-Sharding sharding_of(const std::string& by_default, bool zero3, int dp) {
-  if (dp == 1) return Sharding::none;
-  if (zero3) return Sharding::zero3;
-  return by_default == "ddp" ? Sharding::none : Sharding::zero2;
-}
-
 }  // namespace
 
 std::string to_config(const Inputs& inputs, const Plan& plan) {
   const Settings& settings = inputs.settings;
-  const auto flag = [](bool value) { return value ? 1 : 0; };
   nlohmann::ordered_json out;
   out["pp_deg"] = plan.division.size();
   out["tp_sizes_enc"] = list_of(plan.layers, [](const Strategy& layer) { return layer.split(); });
-  out["tp_consecutive_flags"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(!layer.apart); });
-  out["dp_types_enc"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(layer.sharding == Sharding::zero3); });
-  out["use_sp"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(layer.sp > 1); });
+  out["tp_consecutive_flags"] = list_of(plan.layers, [](const Strategy& layer) { return !layer.apart; });
+  out["dp_types_enc"] = list_of(plan.layers, [](const Strategy& layer) { return layer.sharding == Sharding::zero3; });
+  out["use_sp"] = list_of(plan.layers, [](const Strategy& layer) { return layer.sp > 1; });
   // Galvatron's own files leave context parallelism out when there is none.
-  bool context = plan.embedding.cp > 1;
-  for (const Strategy& layer : plan.layers) context = context || layer.cp > 1;
+  const bool context = plan.embedding.cp > 1 || std::ranges::any_of(plan.layers, [](const Strategy& layer) { return layer.cp > 1; });
   if (context) out["cp_sizes_enc"] = list_of(plan.layers, [](const Strategy& layer) { return layer.cp; });
-  out["checkpoint"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(layer.checkpoint); });
+  out["checkpoint"] = list_of(plan.layers, [](const Strategy& layer) { return layer.checkpoint; });
   out["world_size"] = settings.devices();
   out["global_bsz"] = plan.global_batch;
   out["chunks"] = plan.chunks;
@@ -59,9 +52,9 @@ std::string to_config(const Inputs& inputs, const Plan& plan) {
   out["pipeline_type"] = settings.pipedream_flush ? "pipedream_flush" : "gpipe";
   out["default_dp_type"] = settings.default_dp_type;
   out["vtp"] = plan.embedding.split();
-  out["vsp"] = flag(plan.embedding.sp > 1);
+  out["vsp"] = int{plan.embedding.sp > 1};
   if (context) out["vcp"] = plan.embedding.cp;
-  out["embed_sdp"] = flag(plan.embedding.sharding == Sharding::zero3);
+  out["embed_sdp"] = int{plan.embedding.sharding == Sharding::zero3};
   return out.dump(4);
 }
 
@@ -84,7 +77,7 @@ Plan read_config(const std::filesystem::path& path, int devices) {
   const ConfigNode root = ConfigNode::load(path);
   // 2.4.0 does not write the number of devices.
   const int pp = read_int(root, "pp_deg", 1), world = root.has("world_size") ? read_int(root, "world_size", 1) : devices;
-  const std::string by_default = root.at("default_dp_type").as_choice({"ddp", "zero2", "zero3"});
+  const bool zero2_by_default = root.at("default_dp_type").as_choice({"ddp", "zero2", "zero3"}) != "ddp";
   Plan plan{read_int(root, "global_bsz", 1), read_int(root, "chunks", 1), read_list(root.at("pp_division")), {}, {}, 0};
   if (static_cast<int>(plan.division.size()) != pp)
     throw root.at("pp_division").error(text("divides into ", plan.division.size(), " stages"), text(pp, " numbers, as pp_deg says"));
@@ -103,7 +96,7 @@ Plan read_config(const std::filesystem::path& path, int devices) {
     if (split < 1 || cp < 1 || world % (pp * split * cp) != 0)
       throw where.error(text(pp, " x ", split, " x ", cp, " does not divide ", world, " devices"), "degrees that divide world_size");
     const int dp = world / pp / split / cp;
-    return Strategy{pp, sp ? 1 : split, sp ? split : 1, cp, dp, sharding_of(by_default, sharded, dp), checkpoint, false};
+    return Strategy{pp, sp ? 1 : split, sp ? split : 1, cp, dp, sharding_of(zero2_by_default, sharded, dp), checkpoint, false};
   };
   for (std::size_t i = 0; i < splits.size(); ++i) {
     plan.layers.push_back(make(root.at("tp_sizes_enc"), splits[i], ulysses[i] == 1, contexts[i], zero3[i] == 1, checkpoints[i] == 1));

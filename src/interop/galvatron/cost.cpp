@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -14,8 +13,7 @@ int samples_per_rank(const Strategy& strategy, int global_batch, int chunks) { r
 
 // Milliseconds per MB of an all-reduce among the ranks that hold the same parameters.
 double reduction_rate(const Profile& profile, const Strategy& strategy) {
-  const auto& rates = strategy.tp != 1 ? profile.strided : profile.adjacent;
-  return rates.at(strategy.shards());
+  return (strategy.tp != 1 ? profile.strided : profile.adjacent).at(strategy.shards());
 }
 
 double split_communication(const Inputs& inputs, const Strategy& strategy, int samples) {
@@ -31,6 +29,38 @@ double split_communication(const Inputs& inputs, const Strategy& strategy, int s
 int micro_batches_in_flight(const Settings& settings, int pp, int stage, int chunks) {
   if (pp == 1) return 1;
   return settings.pipedream_flush ? pp - stage : chunks;
+}
+
+Times layer_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks) {
+  const Settings& settings = inputs.settings;
+  const Profile& profile = inputs.profile;
+  const int samples = samples_per_rank(strategy, global_batch, chunks);
+  const double forward = profile.layer.at(static_cast<double>(samples) / strategy.split());
+  const double backward = forward * kBackwardOverForward + (strategy.checkpoint ? forward : 0);
+  const double rate = reduction_rate(profile, strategy);
+  const double parameters = profile.layer_parameters / strategy.tp;
+  const double message = 2.0 * (strategy.shards() - 1) * parameters / strategy.shards() / (settings.half_precision() ? 2 : 1);
+  double rest = forward + split_communication(inputs, strategy, samples);
+  if (strategy.sharding == Sharding::zero3) rest += message / 2 * rate;
+  // Galvatron counts the exchange between stages once for the whole model.
+  if (strategy.pp > 1)
+    rest += strategy.pp * 2.0 * hidden_state_mb(settings, samples) * profile.point_to_point.at(strategy.pp) / settings.layers;
+  const auto seconds = [&](double milliseconds) { return milliseconds * 1e-3 * settings.time_coefficient; };
+  // Without data parallelism nothing is reduced, even where Ulysses or context parallelism holds copies.
+  const double reduced = strategy.dp > 1 ? overlapped(message, backward, rate, profile.overlap_slowdown) : backward;
+  return {seconds(rest + backward), seconds(rest + reduced)};
+}
+
+double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks, int stage) {
+  const Settings& settings = inputs.settings;
+  const Profile& profile = inputs.profile;
+  const double samples_in_flight =
+      samples_per_rank(strategy, global_batch, chunks) * micro_batches_in_flight(settings, strategy.pp, stage, chunks);
+  const double states =
+      kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
+  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
+  const bool split = strategy.sp > 1 || (strategy.tp > 1 && settings.sequence_parallel);
+  return states + *profile.checkpoint_activation * samples_in_flight / (split ? strategy.split() : 1);
 }
 
 }  // namespace
@@ -66,9 +96,12 @@ double overlapped(double message, double backward, double rate, double slowdown)
   return slowed;
 }
 
-double embedding_overlap(double communication, double compute, double slowdown) {
-  const double slowed = compute * slowdown;
-  return slowed > communication ? communication + (slowed - communication) / slowdown : communication;
+double embedding_seconds(double fetched, double forward, double slowdown, double gathers, double gather) {
+  const auto beside_fetching = [&](double compute) {
+    const double slowed = compute * slowdown;
+    return slowed > fetched ? fetched + (slowed - fetched) / slowdown : fetched;
+  };
+  return 1e-3 * (beside_fetching(forward) + beside_fetching(forward * kBackwardOverForward) + gathers * gather);
 }
 
 double MessageTime::at(double mb) const {
@@ -79,36 +112,9 @@ double MessageTime::at(double mb) const {
   return line.at(mb);
 }
 
-LayerTime layer_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks) {
-  const Settings& settings = inputs.settings;
-  const Profile& profile = inputs.profile;
-  const int samples = samples_per_rank(strategy, global_batch, chunks);
-  const double forward = profile.layer.at(static_cast<double>(samples) / strategy.split());
-  const double backward = forward * kBackwardOverForward + (strategy.checkpoint ? forward : 0);
-  const double rate = reduction_rate(profile, strategy);
-  const double parameters = profile.layer_parameters / strategy.tp;
-  const double message = 2.0 * (strategy.shards() - 1) * parameters / strategy.shards() / (settings.half_precision() ? 2 : 1);
-  double rest = forward + split_communication(inputs, strategy, samples);
-  if (strategy.sharding == Sharding::zero3) rest += message / 2 * rate;
-  // Galvatron counts the exchange between stages once for the whole model.
-  if (strategy.pp > 1)
-    rest += strategy.pp * 2.0 * hidden_state_mb(settings, samples) * profile.point_to_point.at(strategy.pp) / settings.layers;
-  const auto seconds = [&](double milliseconds) { return milliseconds * 1e-3 * settings.time_coefficient; };
-  // Without data parallelism nothing is reduced, even where Ulysses or context parallelism holds copies.
-  const double reduced = strategy.dp > 1 ? overlapped(message, backward, rate, profile.overlap_slowdown) : backward;
-  return {seconds(rest + backward), seconds(rest + reduced)};
-}
-
-double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks, int stage) {
-  const Settings& settings = inputs.settings;
-  const Profile& profile = inputs.profile;
-  const double samples_in_flight =
-      samples_per_rank(strategy, global_batch, chunks) * micro_batches_in_flight(settings, strategy.pp, stage, chunks);
-  const double states =
-      kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
-  const bool split = strategy.sp > 1 || (strategy.tp > 1 && settings.sequence_parallel);
-  return states + *profile.checkpoint_activation * samples_in_flight / (split ? strategy.split() : 1);
+LayerCosts layer_costs(const Inputs& inputs, int global_batch, int chunks) {
+  return {[=, &inputs](const Strategy& strategy) { return layer_time(inputs, strategy, global_batch, chunks); },
+          [=, &inputs](const Strategy& strategy, int stage) { return layer_memory(inputs, strategy, global_batch, chunks, stage); }};
 }
 
 std::vector<double> embedding_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks) {
@@ -122,8 +128,7 @@ std::vector<double> embedding_time(const Inputs& inputs, const Strategy& strateg
   const auto stage_seconds = [&](const OtherMemory& memory, double share, double gathers) {
     const double message = memory.states.at(strategy.tp) / kStatesOverParameters * (settings.half_precision() ? 0.5 : 1);
     const double fetched = strategy.sharding == Sharding::zero3 ? 0.5 * message * rate : 0;
-    return 1e-3 * (embedding_overlap(fetched, forward * share, profile.overlap_slowdown) +
-                   embedding_overlap(fetched, forward * share * kBackwardOverForward, profile.overlap_slowdown) + gathers * gather);
+    return embedding_seconds(fetched, forward * share, profile.overlap_slowdown, gathers, gather);
   };
   if (strategy.pp == 1) return {stage_seconds(profile.alone, 1, 2)};
   std::vector<double> seconds(strategy.pp, 0.0);
@@ -161,16 +166,16 @@ int reserved_memory(const Settings& settings) { return settings.memory_gb > 20 ?
 
 int usable_memory(const Settings& settings) { return settings.memory_gb * 1024 - reserved_memory(settings); }
 
-double pipeline_time(const std::vector<PipelineStage>& stages, int chunks) {
+double pipeline_time(const std::vector<Times>& stages, int chunks) {
   const int depth = static_cast<int>(stages.size());
   const double first = stages.front().compute;
-  const double all =
-      std::accumulate(stages.begin(), stages.end(), 0.0, [](double sum, const PipelineStage& stage) { return sum + stage.compute; });
+  double all = 0;
+  for (const Times& stage : stages) all += stage.compute;
   const double by_last = all + stages.back().compute * (chunks - 1);
   const double warm_up = std::max(std::min(depth - 1, chunks - 1) * first, all - first);
   const double by_first = warm_up + first * std::max(0, chunks + 1 - depth);
   double outlasting = 0, passed = 0;
-  for (const PipelineStage& stage : stages) {
+  for (const Times& stage : stages) {
     passed += stage.compute;
     outlasting = std::max(outlasting, stage.synchronised - passed);
   }

@@ -1,6 +1,7 @@
 // Internal: the terms of Galvatron's cost model. Milliseconds inside, seconds out.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "base/error.hpp"
@@ -8,14 +9,18 @@
 
 namespace tessera::interop::galvatron {
 
-// What one layer costs per micro-batch.
-struct LayerTime {
-  double compute = 0;       // seconds without the reduction of gradients
-  double synchronised = 0;  // seconds of the micro-batch that also reduces them
+// Seconds of a micro-batch in a layer, or in all of a stage.
+struct Times {
+  double compute = 0;       // without the reduction of gradients
+  double synchronised = 0;  // of the micro-batch that also reduces them; of a stage, in its layers alone
 };
-LayerTime layer_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks);
-// MB that one layer keeps on a device of `stage`.
-double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks, int stage);
+// What one layer costs under each strategy, and the MB that it keeps on a device of each stage.
+struct LayerCosts {
+  std::function<Times(const Strategy& strategy)> time;
+  std::function<double(const Strategy& strategy, int stage)> memory;
+};
+// As 2.4.1 has them. `inputs` must outlive them.
+LayerCosts layer_costs(const Inputs& inputs, int global_batch, int chunks);
 
 // Seconds per micro-batch without the reduction of gradients, and MB including the context of the framework; by stage.
 std::vector<double> embedding_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks);
@@ -27,13 +32,8 @@ int buffer_memory(const Settings& settings, int pp, int degree, int global_batch
 int usable_memory(const Settings& settings);
 int reserved_memory(const Settings& settings);
 
-// The times of a stage that pipeline_time reads.
-struct PipelineStage {
-  double compute = 0;       // of its layers, embedding and head: seconds per micro-batch without the reduction of gradients
-  double synchronised = 0;  // of its layers alone, with it
-};
 // Seconds of a step: the slower of what the first and the last stage see, plus what of the gradient reduction outlasts it.
-double pipeline_time(const std::vector<PipelineStage>& stages, int chunks);
+double pipeline_time(const std::vector<Times>& stages, int chunks);
 
 // All but the last stage get the same number of layers.
 std::vector<int> even_division(int layers, int stages);
@@ -49,9 +49,12 @@ double hidden_state_mb(const Settings& settings, double samples);
 double zero_share(const Settings& settings, Sharding sharding, int shards, int chunks);
 // The backward pass beside `message` MB of gradient reduction at `rate` ms per MB: each slows the other while both run.
 double overlapped(double message, double backward, double rate, double slowdown);
-// Embedding or head: one pass beside communication.
-double embedding_overlap(double communication, double compute, double slowdown);
+// Of embedding or head: each pass beside the fetching of parameters, then `gathers` gathers. From milliseconds.
+double embedding_seconds(double fetched, double forward, double slowdown, double gathers, double gather);
 
+// The cost of a plan whose embedding and head take so much in each stage. 2.4.0 adds them before the stage's layers, 2.4.1 behind them.
+PlanCost sum_up(const Settings& settings, const Plan& plan, const LayerCosts& layer, const std::vector<double>& other_time,
+                const std::vector<double>& other_memory, int buffer, int chunks);
 // That a plan cannot be priced, and why.
 Error impossible(const Settings& settings, const std::string& message, const std::string& expected);
 // Whether the profile knows all degrees of a strategy for a layer, or for the embedding.

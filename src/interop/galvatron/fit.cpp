@@ -1,9 +1,7 @@
-#include "interop/galvatron/fit.hpp"
-
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.hpp"
+#include "interop/galvatron/inputs.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {

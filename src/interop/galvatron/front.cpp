@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -19,35 +20,19 @@ struct Point {
   int id = -1;  // where the trail keeps this point
 };
 
-// Keeps (compute, exposed) pairs that are not worse in both; says whether a new one is worth having.
-class Staircase {
- public:
-  bool add(double compute, double exposed) {
-    auto next = steps_.upper_bound(compute);
-    if (next != steps_.begin() && std::prev(next)->second <= exposed) return false;
-    auto from = steps_.lower_bound(compute);
-    while (from != steps_.end() && from->second >= exposed) from = steps_.erase(from);
-    steps_.emplace(compute, exposed);
-    return true;
-  }
-
- private:
-  std::map<double, double> steps_;
-};
-
-bool before(const Point& a, const Point& b) {
-  if (a.memory != b.memory) return a.memory < b.memory;
-  if (a.compute != b.compute) return a.compute < b.compute;
-  return a.exposed < b.exposed;
-}
-
 // Drops what another point beats in all three.
 std::vector<Point> undominated(std::vector<Point> points) {
-  std::stable_sort(points.begin(), points.end(), before);
-  Staircase stairs;
+  std::ranges::stable_sort(points, {}, [](const Point& point) { return std::tuple(point.memory, point.compute, point.exposed); });
+  std::map<double, double> stairs;  // exposed by compute, of points that are not worse in both
   std::vector<Point> out;
-  for (const Point& point : points)
-    if (stairs.add(point.compute, point.exposed)) out.push_back(point);
+  for (const Point& point : points) {
+    const auto next = stairs.upper_bound(point.compute);
+    if (next != stairs.begin() && std::prev(next)->second <= point.exposed) continue;
+    auto from = stairs.lower_bound(point.compute);
+    while (from != stairs.end() && from->second >= point.exposed) from = stairs.erase(from);
+    stairs.emplace(point.compute, point.exposed);
+    out.push_back(point);
+  }
   return out;
 }
 

@@ -1,7 +1,8 @@
-#include "interop/galvatron/options.hpp"
-
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <map>
+
+#include "interop/galvatron/inputs.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -143,9 +144,7 @@ class Options {
   std::string choice(const char* section, const char* key, const std::string& fallback, const std::vector<std::string>& valid) const {
     const std::string word = get(section, key, fallback);
     if (std::find(valid.begin(), valid.end(), word) != valid.end()) return word;
-    std::string list;
-    for (const std::string& one : valid) list += (list.empty() ? "" : ", ") + one;
-    throw find(section, key)->error("found '" + word + "'", "one of " + list, did_you_mean(word, valid));
+    throw find(section, key)->error("found '" + word + "'", fmt::format("one of {}", fmt::join(valid, ", ")), did_you_mean(word, valid));
   }
   const ConfigNode& root() const { return root_; }
 
@@ -263,9 +262,7 @@ std::filesystem::path first_existing(const std::string& what, const std::vector<
     if (std::filesystem::is_regular_file(path, none)) return path;
     if (std::find(tried.begin(), tried.end(), path.string()) == tried.end()) tried.push_back(path.string());
   }
-  std::string list;
-  for (const std::string& path : tried) list += (list.empty() ? "" : ", ") + path;
-  throw Error(ErrorCode::not_found, text(what, " is not there"), {}, "one of " + list);
+  throw Error(ErrorCode::not_found, text(what, " is not there"), {}, fmt::format("one of {}", fmt::join(tried, ", ")));
 }
 
 Settings read_settings(const std::filesystem::path& yaml, const std::vector<std::string>& overrides) {

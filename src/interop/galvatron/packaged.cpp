@@ -1,11 +1,9 @@
-#include "interop/galvatron/packaged.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <optional>
 
-#include "base/error.hpp"
+#include "interop/galvatron/space.hpp"
 
 namespace tessera::interop::galvatron::packaged {
 namespace {
@@ -49,7 +47,7 @@ double split_communication(const Inputs& inputs, const Strategy& strategy, doubl
   return collectives * 2 * (split - 1) / split * mb * rate(rates, inputs.profile, inputs.settings.devices(), split);
 }
 
-LayerTime layer_time(const Frame& frame, const Strategy& strategy) {
+Times layer_time(const Frame& frame, const Strategy& strategy) {
   const Settings& settings = frame.inputs.settings;
   const Profile& profile = frame.inputs.profile;
   const double samples = static_cast<double>(frame.global_batch) / frame.real_chunks() / strategy.dp;
@@ -96,6 +94,12 @@ double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
   return states + *profile.checkpoint_activation * samples_in_flight / (settings.sequence_parallel ? strategy.split() : 1);
 }
 
+// `frame` must outlive them.
+LayerCosts layer_costs(const Frame& frame) {
+  return {[&](const Strategy& strategy) { return layer_time(frame, strategy); },
+          [&](const Strategy& strategy, int stage) { return layer_memory(frame, strategy, stage); }};
+}
+
 Strategy as_embedding(const Frame& frame, int split, bool ulysses, bool zero3) {
   const int dp = frame.width() / split;
   const Sharding by_default = frame.inputs.settings.zero2_by_default() ? Sharding::zero2 : Sharding::none;
@@ -122,8 +126,7 @@ std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy)
   const OtherMemory& memory = strategy.pp == 1 ? profile.alone : strategy.sp > 1 ? profile.last : profile.first;
   const double fetched = strategy.sharding == Sharding::zero3 ? 0.5 * memory.states.at(strategy.tp) / kStatesOverParameters * per_mb : 0;
   const auto seconds = [&](double share, double gathers) {
-    return 1e-3 * (embedding_overlap(fetched, forward * share, profile.overlap_slowdown) +
-                   embedding_overlap(fetched, forward * share * kBackwardOverForward, profile.overlap_slowdown) + gathers * gather);
+    return embedding_seconds(fetched, forward * share, profile.overlap_slowdown, gathers, gather);
   };
   if (strategy.pp == 1) return {seconds(1, 2)};
   std::vector<double> out(strategy.pp, 0.0);
@@ -171,10 +174,7 @@ std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
                              (zero3 && (dp == 1 || settings.no_zero3)) || (!zero3 && dp > 1 && settings.no_dp) ||
                              (checkpoint && settings.no_checkpoint);
             if (off) continue;
-            const Sharding sharding = dp == 1                       ? Sharding::none
-                                      : zero3                       ? Sharding::zero3
-                                      : settings.zero2_by_default() ? Sharding::zero2
-                                                                    : Sharding::none;
+            const Sharding sharding = sharding_of(settings.zero2_by_default(), zero3, dp);
             out.push_back({pp, ulysses ? 1 : split, ulysses ? split : 1, 1, dp, sharding, checkpoint, apart});
           }
   }
@@ -186,19 +186,13 @@ enum class Mode { tensor, ulysses, both };
 
 void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Space& space) {
   const Settings& settings = frame.inputs.settings;
-  Menu menu{{}, {}, std::vector<std::vector<int>>(frame.pp)};
-  for (const Strategy& strategy : strategies_of(settings, frame.pp)) {
-    const bool in_range = strategy.split() >= frame.least_split && strategy.split() <= most_split;
-    if (!in_range || (mode == Mode::tensor && strategy.sp > 1) || (mode == Mode::ulysses && strategy.tp > 1) ||
-        !has_layer(frame.inputs, strategy))
-      continue;
-    menu.strategies.push_back(strategy);
-    menu.times.push_back(layer_time(frame, strategy));
-    for (int stage = 0; stage < frame.pp; ++stage)
-      menu.memory[stage].push_back(static_cast<int>(std::ceil(layer_memory(frame, strategy, stage))));
-  }
-  if (menu.strategies.empty()) return;
-  space.menus.push_back(std::move(menu));
+  std::vector<Strategy> strategies = strategies_of(settings, frame.pp);
+  std::erase_if(strategies, [&](const Strategy& strategy) {
+    return strategy.split() < frame.least_split || strategy.split() > most_split || (mode == Mode::tensor && strategy.sp > 1) ||
+           (mode == Mode::ulysses && strategy.tp > 1) || !has_layer(frame.inputs, strategy);
+  });
+  if (strategies.empty()) return;
+  space.menus.push_back(menu_of(std::move(strategies), frame.pp, layer_costs(frame)));
   const int buffer = mode == Mode::ulysses ? 0 : buffer_mb(frame, most_split);
   for (int split : powers_of_two(frame.least_split, std::min(most_split, frame.width())))
     for (const bool ulysses : {false, true})
@@ -220,27 +214,9 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
 }
 
 PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
-  const Settings& settings = frame.inputs.settings;
   const Strategy embedding = as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
-  const std::vector<double> other_time = embedding_time(frame, embedding), other_memory = embedding_memory(frame, embedding);
-  std::vector<PipelineStage> stages;
-  PlanCost out;
-  std::size_t next = 0;
-  for (int stage = 0; stage < frame.pp; ++stage) {
-    PipelineStage time{other_time[stage], 0};
-    std::int64_t memory = (buffered ? buffer_mb(frame, most) : 0) + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
-    for (int i = 0; i < plan.division[stage]; ++i, ++next) {
-      const LayerTime one = layer_time(frame, plan.layers[next]);
-      time.compute += one.compute;
-      time.synchronised += one.synchronised;
-      memory += static_cast<std::int64_t>(std::ceil(layer_memory(frame, plan.layers[next], stage)));
-    }
-    stages.push_back(time);
-    out.memory_mb.push_back(memory + reserved_memory(settings));
-  }
-  out.step = Seconds(pipeline_time(stages, frame.real_chunks()));
-  out.fits = std::all_of(out.memory_mb.begin(), out.memory_mb.end(), [&](std::int64_t mb) { return mb <= settings.memory_gb * 1024; });
-  return out;
+  return sum_up(frame.inputs.settings, plan, layer_costs(frame), embedding_time(frame, embedding), embedding_memory(frame, embedding),
+                buffered ? buffer_mb(frame, most) : 0, frame.real_chunks());
 }
 
 void check(const Inputs& inputs, const Plan& plan) {

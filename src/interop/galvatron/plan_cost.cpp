@@ -2,9 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/error.hpp"
-#include "interop/galvatron/cost.hpp"
-#include "interop/galvatron/packaged.hpp"
+#include "interop/galvatron/space.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -37,6 +35,30 @@ Error impossible(const Settings& settings, const std::string& message, const std
   return Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {settings.file.string(), 0, 0, -1, {}}, expected);
 }
 
+PlanCost sum_up(const Settings& settings, const Plan& plan, const LayerCosts& layer, const std::vector<double>& other_time,
+                const std::vector<double>& other_memory, int buffer, int chunks) {
+  const bool others_first = settings.release == Release::v2_4_0;
+  std::vector<Times> stages;
+  PlanCost out;
+  std::size_t next = 0;
+  for (std::size_t stage = 0; stage < plan.division.size(); ++stage) {
+    Times time{others_first ? other_time[stage] : 0, 0};
+    std::int64_t memory = buffer + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
+    for (int i = 0; i < plan.division[stage]; ++i, ++next) {
+      const Times one = layer.time(plan.layers[next]);
+      time.compute += one.compute;
+      time.synchronised += one.synchronised;
+      memory += static_cast<std::int64_t>(std::ceil(layer.memory(plan.layers[next], static_cast<int>(stage))));
+    }
+    if (!others_first) time.compute += other_time[stage];
+    stages.push_back(time);
+    out.memory_mb.push_back(memory + reserved_memory(settings));
+  }
+  out.step = Seconds(pipeline_time(stages, chunks));
+  out.fits = std::ranges::all_of(out.memory_mb, [&](std::int64_t mb) { return mb <= settings.memory_gb * 1024; });
+  return out;
+}
+
 PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   if (inputs.settings.release == Release::v2_4_0) return packaged::cost_of(inputs, plan);
   check(inputs, plan);
@@ -49,28 +71,9 @@ PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
     tensor_parallel = tensor_parallel || layer.tp > 1;
   }
   const int buffer = tensor_parallel ? buffer_memory(inputs.settings, pp, degree, plan.global_batch, plan.chunks) : 0;
-  const std::vector<double> other_time = embedding_time(inputs, plan.embedding, plan.global_batch, plan.chunks);
-  const std::vector<double> other_memory = embedding_memory(inputs, plan.embedding, plan.global_batch, plan.chunks);
-  std::vector<PipelineStage> stages;
-  PlanCost out;
-  std::size_t layer = 0;
-  for (int stage = 0; stage < pp; ++stage) {
-    PipelineStage time;
-    std::int64_t memory = buffer + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
-    for (int i = 0; i < plan.division[stage]; ++i, ++layer) {
-      const LayerTime one = layer_time(inputs, plan.layers[layer], plan.global_batch, plan.chunks);
-      time.compute += one.compute;
-      time.synchronised += one.synchronised;
-      memory += static_cast<std::int64_t>(std::ceil(layer_memory(inputs, plan.layers[layer], plan.global_batch, plan.chunks, stage)));
-    }
-    time.compute += other_time[stage];
-    stages.push_back(time);
-    out.memory_mb.push_back(memory + reserved_memory(inputs.settings));
-  }
-  out.step = Seconds(pipeline_time(stages, plan.chunks));
-  out.fits =
-      std::all_of(out.memory_mb.begin(), out.memory_mb.end(), [&](std::int64_t mb) { return mb <= inputs.settings.memory_gb * 1024; });
-  return out;
+  return sum_up(inputs.settings, plan, layer_costs(inputs, plan.global_batch, plan.chunks),
+                embedding_time(inputs, plan.embedding, plan.global_batch, plan.chunks),
+                embedding_memory(inputs, plan.embedding, plan.global_batch, plan.chunks), buffer, plan.chunks);
 }
 
 Seconds relayout_time(const Inputs& inputs, const Plan& plan) {

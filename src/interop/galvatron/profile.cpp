@@ -1,9 +1,8 @@
+#include <fmt/ranges.h>
 #include <cmath>
 #include <set>
 
-#include "base/config.hpp"
-#include "interop/galvatron/fit.hpp"
-#include "interop/galvatron/options.hpp"
+#include "interop/galvatron/inputs.hpp"
 
 namespace tessera::interop::galvatron {
 namespace {
@@ -102,13 +101,11 @@ std::map<int, double> by_degree(const ConfigNode& node, double factor, std::opti
 // The entry of a sequence length; in mode "sequence" the longest profiled one, to be scaled.
 ConfigNode of_sequence(const ConfigNode& group, const Settings& settings, double& factor) {
   factor = 1;
-  std::vector<std::string> keys = group.keys();
+  const std::vector<std::string> keys = group.keys();
   if (settings.memory_profile_mode == "static") {
     const std::string key = std::to_string(settings.seq);
     if (group.has(key)) return group.at(key);
-    std::string list;
-    for (const std::string& one : keys) list += (list.empty() ? "" : ", ") + one;
-    throw group.error(text("sequence length ", key, " was not profiled"), "seq_length of " + list,
+    throw group.error(text("sequence length ", key, " was not profiled"), fmt::format("seq_length of {}", fmt::join(keys, ", ")),
                       "or memory_profile_mode=sequence, which scales");
   }
   int longest = 0;

@@ -1,10 +1,10 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
 
-#include "base/error.hpp"
 #include "interop/galvatron/front.hpp"
 #include "interop/galvatron/space.hpp"
 
@@ -13,28 +13,25 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<Item> items_of(const Menu& menu, int stage) {
+std::vector<Item> items_of(const Menu& menu, std::size_t stage) {
   std::vector<Item> items;
   for (std::size_t i = 0; i < menu.strategies.size(); ++i)
     items.push_back({menu.times[i].compute, menu.times[i].synchronised - menu.times[i].compute, menu.memory[stage][i]});
   return items;
 }
 
-PipelineStage stage_time(const Mix& mix, double other) { return {mix.compute + other, mix.compute + mix.exposed}; }
-
 // For each stage, less than what its layers, embedding and head can compute in.
 std::vector<double> stage_bounds(const Choice& choice, const Menu& menu) {
   std::vector<double> bounds;
   for (std::size_t stage = 0; stage < choice.division.size(); ++stage)
-    bounds.push_back(choice.other_time[stage] +
-                     least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], 1, 0));
+    bounds.push_back(choice.other_time[stage] + least(items_of(menu, stage), choice.division[stage], choice.room[stage], 1, 0));
   return bounds;
 }
 
 // Steps are never shorter than without any gradient reduction, and grow with the compute of every stage.
 double step_bound(const std::vector<double>& stages, int chunks) {
-  if (std::any_of(stages.begin(), stages.end(), [](double seconds) { return seconds == kInfinity; })) return kInfinity;
-  std::vector<PipelineStage> times;
+  if (std::ranges::find(stages, kInfinity) != stages.end()) return kInfinity;
+  std::vector<Times> times;
   for (double seconds : stages) times.push_back({seconds, 0});
   return pipeline_time(times, chunks);
 }
@@ -51,8 +48,8 @@ double exposed_bound(const Choice& choice, const Menu& menu) {
   double bound = 0;
   for (const std::size_t stage : {std::size_t{0}, choice.division.size() - 1}) {
     const int times = times_at_end(choice, stage);
-    bound = std::max(bound, (times - 1) * choice.other_time[stage] +
-                                least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], times, 1));
+    bound = std::max(
+        bound, (times - 1) * choice.other_time[stage] + least(items_of(menu, stage), choice.division[stage], choice.room[stage], times, 1));
   }
   return bound;
 }
@@ -93,7 +90,8 @@ class StageSearch {
     }
     const double relaxed = bounds_[stage];
     for (std::size_t i = 0; i < mixes_[stage].size(); ++i) {
-      times_[stage] = stage_time(mixes_[stage][i], choice_.other_time[stage]);
+      const Mix& mix = mixes_[stage][i];
+      times_[stage] = {mix.compute + choice_.other_time[stage], mix.compute + mix.exposed};
       bounds_[stage] = times_[stage].compute;
       if (step_bound(bounds_, choice_.chunks) >= best_) break;
       picked_[stage] = static_cast<int>(i);
@@ -106,7 +104,7 @@ class StageSearch {
   const std::vector<std::vector<Mix>>& mixes_;
   double best_;
   std::vector<double> bounds_;
-  std::vector<PipelineStage> times_;
+  std::vector<Times> times_;
   std::vector<int> picked_, found_;
 };
 
@@ -123,12 +121,11 @@ std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std:
     std::vector<std::vector<Mix>> mixes;
     for (std::size_t stage = 0; stage < choice.division.size(); ++stage) {
       std::vector<Cutoff> cutoffs = {{1, 0, compute_limit(bounds, stage, choice.chunks, within) - choice.other_time[stage]}};
-      const bool at_end = stage == 0 || stage + 1 == choice.division.size();
-      if (at_end) {
+      if (stage == 0 || stage + 1 == choice.division.size()) {
         const int times = times_at_end(choice, stage);
         cutoffs.push_back({static_cast<double>(times), 1, within - (times - 1) * choice.other_time[stage]});
       }
-      mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], cutoffs));
+      mixes.push_back(pareto_mixes(items_of(menu, stage), choice.division[stage], choice.room[stage], cutoffs));
     }
     const auto [step, picked] = StageSearch(choice, bounds, mixes, within).run();
     if (!picked.empty()) {
@@ -166,8 +163,7 @@ Error nothing_fits(const Inputs& inputs) {
     long long most = 0;
     for (std::size_t stage = 0; stage < choice.division.size(); ++stage) {
       const std::vector<int>& memory = space.menus[choice.menu].memory[stage];
-      const int lightest = *std::min_element(memory.begin(), memory.end());
-      most = std::max(most, static_cast<long long>(choice.division[stage]) * lightest - choice.room[stage]);
+      most = std::max(most, static_cast<long long>(choice.division[stage]) * std::ranges::min(memory) - choice.room[stage]);
     }
     least = std::min(least, most);
   }
@@ -180,12 +176,10 @@ Error nothing_fits(const Inputs& inputs) {
       text("the leanest plan needs ", least, " MB"));
 }
 
-bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
-
 }  // namespace
 
 SearchResult search(const Inputs& inputs) {
-  if (!power_of_two(inputs.settings.devices()))
+  if (!std::has_single_bit(static_cast<unsigned>(inputs.settings.devices())))
     throw Error(ErrorCode::invalid_config, text(inputs.settings.devices(), " devices cannot be halved down to one"),
                 {inputs.settings.file.string(), 0, 0, -1, {}}, "a power of two for num_nodes x num_gpus_per_node");
   const Space space = enumerate(inputs, usable_memory(inputs.settings));
@@ -202,8 +196,7 @@ SearchResult search(const Inputs& inputs) {
     const double bound = std::max(step_bound(bounds, choice.chunks), exposed_bound(choice, space.menus[choice.menu]));
     if (bound < kInfinity) candidates.push_back({bound / choice.global_batch, i, std::move(bounds)});
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.per_sample < b.per_sample; });
+  std::ranges::stable_sort(candidates, {}, &Candidate::per_sample);
   SearchResult result{{}, {}, static_cast<std::int64_t>(space.choices.size()), 0};
   double best = kInfinity;  // seconds per sample
   for (const Candidate& candidate : candidates) {

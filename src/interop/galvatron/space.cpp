@@ -1,7 +1,5 @@
 #include "interop/galvatron/space.hpp"
 
-#include "interop/galvatron/packaged.hpp"
-
 #include <algorithm>
 #include <cmath>
 
@@ -13,19 +11,9 @@ struct Frame {
   const Inputs& inputs;
   int usable_mb;
   int global_batch, chunks, pp;
+  LayerCosts layer() const { return layer_costs(inputs, global_batch, chunks); }
   int most_dp() const { return std::max(1, std::min(global_batch / chunks, inputs.settings.devices() / pp)); }
 };
-
-Menu make_menu(const Frame& frame, const std::vector<Strategy>& strategies) {
-  Menu menu{strategies, {}, std::vector<std::vector<int>>(frame.pp)};
-  for (const Strategy& strategy : strategies) {
-    menu.times.push_back(layer_time(frame.inputs, strategy, frame.global_batch, frame.chunks));
-    for (int stage = 0; stage < frame.pp; ++stage)
-      menu.memory[stage].push_back(
-          static_cast<int>(std::ceil(layer_memory(frame.inputs, strategy, frame.global_batch, frame.chunks, stage))));
-  }
-  return menu;
-}
 
 Choice make_choice(const Frame& frame, const Strategy& embedding, int buffer_mb, std::size_t menu) {
   Choice choice{frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding, {}, {}, menu, 0};
@@ -47,10 +35,9 @@ std::vector<Strategy> embedding_strategies(const Settings& settings, std::vector
   return out;
 }
 
-std::vector<Strategy> keep(const std::vector<Strategy>& strategies, const auto& wanted) {
-  std::vector<Strategy> out;
-  std::copy_if(strategies.begin(), strategies.end(), std::back_inserter(out), wanted);
-  return out;
+std::vector<Strategy> keep(std::vector<Strategy> strategies, const auto& wanted) {
+  std::erase_if(strategies, [&](const Strategy& strategy) { return !wanted(strategy); });
+  return strategies;
 }
 
 // A mix of tensor parallelism and Ulysses up to `degree`, with the buffer that degree needs. Tensor parallelism alone is part of it.
@@ -61,7 +48,7 @@ void add_mixes(const Frame& frame, const std::vector<Strategy>& strategies, cons
     const auto wanted = [&](const Strategy& strategy) { return strategy.split() <= degree && (!only_ulysses || strategy.tp == 1); };
     const std::vector<Strategy> layers = keep(strategies, wanted);
     if (layers.empty()) return;
-    space.menus.push_back(make_menu(frame, layers));
+    space.menus.push_back(menu_of(layers, frame.pp, frame.layer()));
     const int buffer = only_ulysses ? 0 : buffer_memory(settings, frame.pp, degree, frame.global_batch, frame.chunks);
     for (const Strategy& embedding : keep(embeddings, wanted))
       space.choices.push_back(make_choice(frame, embedding, buffer, space.menus.size() - 1));
@@ -73,7 +60,7 @@ void add_mixes(const Frame& frame, const std::vector<Strategy>& strategies, cons
 // Without the fine-grained mode every layer, the embedding and the head do the same.
 void add_uniform(const Frame& frame, const std::vector<Strategy>& strategies, Space& space) {
   for (Strategy strategy : strategies) {
-    space.menus.push_back(make_menu(frame, {strategy}));
+    space.menus.push_back(menu_of({strategy}, frame.pp, frame.layer()));
     strategy.checkpoint = false;
     if (!has_embedding(frame.inputs, strategy)) continue;
     const bool ulysses = strategy.tp == 1;
@@ -82,33 +69,14 @@ void add_uniform(const Frame& frame, const std::vector<Strategy>& strategies, Sp
   }
 }
 
-void add_frame(const Frame& frame, Space& space) {
-  const auto divides = [&](const Strategy& strategy) { return strategy.dp <= frame.most_dp(); };
-  const std::vector<Strategy> all = keep(layer_strategies(frame.inputs.settings, frame.pp), divides);
-  const std::vector<Strategy> layers = keep(all, [&](const Strategy& strategy) { return has_layer(frame.inputs, strategy); });
-  if (!frame.inputs.settings.fine_grained) return add_uniform(frame, layers, space);
-  const auto embeddings = keep(embedding_strategies(frame.inputs.settings, all),
-                               [&](const Strategy& strategy) { return has_embedding(frame.inputs, strategy); });
-  add_mixes(frame, layers, embeddings, space);
-}
-
-}  // namespace
-
-std::vector<int> powers_of_two(int least, int most) {
-  std::vector<int> powers;
-  for (int power = 1; power <= most; power *= 2)
-    if (power >= least) powers.push_back(power);
-  return powers;
-}
-
 std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
   std::vector<Strategy> out;
   const int width = settings.devices() / pp;
   const auto add = [&](Strategy strategy) {
     if (settings.no_dp && strategy.dp > 1) return;
-    for (const Sharding sharding : {settings.zero2_by_default() ? Sharding::zero2 : Sharding::none, Sharding::zero3}) {
-      if (sharding == Sharding::zero3 && (settings.no_zero3 || strategy.dp == 1)) continue;
-      strategy.sharding = strategy.dp == 1 ? Sharding::none : sharding;
+    for (const bool zero3 : {false, true}) {
+      if (zero3 && (settings.no_zero3 || strategy.dp == 1)) continue;
+      strategy.sharding = sharding_of(settings.zero2_by_default(), zero3, strategy.dp);
       for (const bool checkpoint : {false, true}) {
         if (checkpoint && settings.no_checkpoint) continue;
         strategy.checkpoint = checkpoint;
@@ -123,6 +91,40 @@ std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
       if (split > 1 && !settings.no_sp && split <= settings.max_sp) add({pp, 1, split, cp, dp, Sharding::none, false, false});
     }
   return out;
+}
+
+void add_frame(const Frame& frame, Space& space) {
+  const auto divides = [&](const Strategy& strategy) { return strategy.dp <= frame.most_dp(); };
+  const std::vector<Strategy> all = keep(layer_strategies(frame.inputs.settings, frame.pp), divides);
+  const std::vector<Strategy> layers = keep(all, [&](const Strategy& strategy) { return has_layer(frame.inputs, strategy); });
+  if (!frame.inputs.settings.fine_grained) return add_uniform(frame, layers, space);
+  const auto embeddings = keep(embedding_strategies(frame.inputs.settings, all),
+                               [&](const Strategy& strategy) { return has_embedding(frame.inputs, strategy); });
+  add_mixes(frame, layers, embeddings, space);
+}
+
+}  // namespace
+
+Menu menu_of(std::vector<Strategy> strategies, int pp, const LayerCosts& layer) {
+  Menu menu{std::move(strategies), {}, std::vector<std::vector<int>>(pp)};
+  for (const Strategy& strategy : menu.strategies) {
+    menu.times.push_back(layer.time(strategy));
+    for (int stage = 0; stage < pp; ++stage) menu.memory[stage].push_back(static_cast<int>(std::ceil(layer.memory(strategy, stage))));
+  }
+  return menu;
+}
+
+Sharding sharding_of(bool zero2_by_default, bool zero3, int dp) {
+  if (dp == 1) return Sharding::none;
+  if (zero3) return Sharding::zero3;
+  return zero2_by_default ? Sharding::zero2 : Sharding::none;
+}
+
+std::vector<int> powers_of_two(int least, int most) {
+  std::vector<int> powers;
+  for (int power = 1; power <= most; power *= 2)
+    if (power >= least) powers.push_back(power);
+  return powers;
 }
 
 std::vector<int> batch_sizes(const Settings& settings) {

@@ -8,7 +8,7 @@ namespace tessera::interop::galvatron {
 // Strategies that layers may take under one batch, micro-batch count and depth, with their costs.
 struct Menu {
   std::vector<Strategy> strategies;
-  std::vector<LayerTime> times;          // by strategy
+  std::vector<Times> times;              // by strategy
   std::vector<std::vector<int>> memory;  // [stage][strategy], MB of a layer, rounded up as Galvatron's search does
 };
 
@@ -28,10 +28,20 @@ struct Space {
   std::vector<Choice> choices;
 };
 
-std::vector<Strategy> layer_strategies(const Settings& settings, int pp);
+Menu menu_of(std::vector<Strategy> strategies, int pp, const LayerCosts& layer);
+// A layer's, without ZeRO-3 or with it; nothing is sharded without data parallelism.
+Sharding sharding_of(bool zero2_by_default, bool zero3, int dp);
 std::vector<int> batch_sizes(const Settings& settings);
 std::vector<int> powers_of_two(int least, int most);
 // Everything, in a fixed order.
 Space enumerate(const Inputs& inputs, int usable_mb);
+
+// Of Galvatron 2.4.0, as the package index has it. It differs from the later release in how samples are counted (against the least degree
+// in use), in the overlap of tensor-parallel backward passes, in placing groups of ranks side by side or apart, and in the terms of the
+// embedding.
+namespace packaged {
+Space enumerate(const Inputs& inputs, int usable_mb);
+PlanCost cost_of(const Inputs& inputs, const Plan& plan);
+}  // namespace packaged
 
 }  // namespace tessera::interop::galvatron

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <numeric>
 
 namespace tessera::plan {
@@ -21,17 +22,8 @@ class Writer {
     add({false, backwards_[chunk]++, chunk, Backward::input});
   }
   // The weight half that has waited longest, of any chunk.
-  void weight() {
-    if (put_off_.empty()) return;
-    add(put_off_.front());
-    put_off_.pop_front();
-  }
-  void weight_of(int chunk) {
-    const auto first = std::find_if(put_off_.begin(), put_off_.end(), [&](const Slot& slot) { return slot.chunk == chunk; });
-    if (first == put_off_.end()) return;
-    add(*first);
-    put_off_.erase(first);
-  }
+  void weight() { put(put_off_.begin()); }
+  void weight_of(int chunk) { put(std::ranges::find(put_off_, chunk, &Slot::chunk)); }
   // A forward pass overlapped with a whole backward pass of another chunk.
   void together(int forward_chunk, int backward_chunk) {
     forward(forward_chunk, forwards_[forward_chunk] < count_ && backwards_[backward_chunk] < count_);
@@ -45,6 +37,11 @@ class Writer {
   void add(const Slot& slot) {
     if (slot.micro_batch < count_) order_.push_back(slot);
   }
+  void put(std::deque<Slot>::iterator first) {
+    if (first == put_off_.end()) return;
+    add(*first);
+    put_off_.erase(first);
+  }
 
   int count_;
   int forwards_[2] = {0, 0};
@@ -54,14 +51,14 @@ class Writer {
 };
 
 // `ahead` forwards, then a forward and a backward in turn.
-std::vector<Slot> in_turn(const std::vector<Slot>& forwards, const std::vector<Slot>& backwards, std::size_t ahead) {
-  ahead = std::min(ahead, forwards.size());
-  std::vector<Slot> order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
-  for (std::size_t i = ahead; i < forwards.size(); ++i) {
+std::vector<Slot> in_turn(const std::vector<Slot>& forwards, const std::vector<Slot>& backwards, std::ptrdiff_t ahead) {
+  ahead = std::min(ahead, std::ssize(forwards));
+  std::vector<Slot> order(forwards.begin(), forwards.begin() + ahead);
+  for (std::ptrdiff_t i = ahead; i < std::ssize(forwards); ++i) {
     order.push_back(forwards[i]);
     order.push_back(backwards[i - ahead]);
   }
-  order.insert(order.end(), backwards.end() - static_cast<std::ptrdiff_t>(ahead), backwards.end());
+  order.insert(order.end(), backwards.end() - ahead, backwards.end());
   return order;
 }
 
@@ -72,7 +69,7 @@ std::vector<Slot> plain(int ahead, int micro_batches) {
     forwards.push_back({true, m});
     backwards.push_back({false, m});
   }
-  return in_turn(forwards, backwards, static_cast<std::size_t>(ahead));
+  return in_turn(forwards, backwards, ahead);
 }
 
 std::vector<Slot> interleaved(int pipeline_rank, int pipeline_size, int micro_batches, int chunks) {
@@ -94,7 +91,7 @@ std::vector<Slot> interleaved(int pipeline_rank, int pipeline_size, int micro_ba
   }
   const int largest = count / groups + (count % groups > 0 ? 1 : 0);
   const int ahead = 2 * (pipeline_size - pipeline_rank - 1) + (chunks - 1) * largest;
-  std::vector<Slot> order = in_turn(forwards, backwards, static_cast<std::size_t>(ahead));
+  std::vector<Slot> order = in_turn(forwards, backwards, ahead);
   std::erase_if(order, [&](const Slot& slot) { return slot.micro_batch >= micro_batches; });
   return order;
 }
@@ -177,11 +174,10 @@ std::vector<Slot> dualpipe_v(int pipeline_rank, int pipeline_size, int micro_bat
   // While the pipeline drains, the second half of the backward passes put their weight halves off.
   int drained = 0;
   const auto drain = [&](int chunk) {
-    if (drained++ > pipeline_rank) {
+    if (drained++ > pipeline_rank)
       writer.input(chunk);
-    } else {
+    else
       writer.backward(chunk);
-    }
   };
   for (int i = 0; i <= pipeline_rank; ++i) {
     drain(1);
@@ -209,11 +205,10 @@ int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size)
 
 Pipeline pipeline_of(const Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
-  int chunks = 1;
-  if (is_v_shaped(plan.schedule)) chunks = 2;
+  int chunks = is_v_shaped(plan.schedule) ? 2 : 1;
   if (plan.schedule == Schedule::interleaved)
-    chunks = static_cast<int>(std::count_if(plan.stages.begin(), plan.stages.end(),
-                                            [&](const Stage& stage) { return stage.ranks == plan.stages.front().ranks; }));
+    chunks =
+        static_cast<int>(std::ranges::count_if(plan.stages, [&](const Stage& stage) { return stage.ranks == plan.stages.front().ranks; }));
   return {stages / std::max(1, chunks), chunks};
 }
 
@@ -236,9 +231,8 @@ std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_b
   const double round_trip = (times.forward + times.backward_input + times.message + times.message).value;
   const int behind = pipeline_size - pipeline_rank - 1;
   const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward.value)));
-  return split(ahead,
-               static_cast<int>(std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.backward_weight.value))),
-               micro_batches);
+  const double lag = std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.backward_weight.value));
+  return split(ahead, static_cast<int>(lag), micro_batches);
 }
 
 std::vector<Slot> order_of(const Plan& plan, int pipeline_rank) {
@@ -257,19 +251,17 @@ std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, 
 }
 
 std::vector<std::vector<int>> peaks_in_flight(std::span<const Slot> order, int chunks) {
-  std::vector<int> now(static_cast<std::size_t>(chunks), 0);
+  std::vector<int> now(chunks, 0);
   std::vector<std::vector<int>> out;
-  const auto covers = [](const std::vector<int>& a, const std::vector<int>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), [](int of_a, int of_b) { return of_a >= of_b; });
-  };
+  const auto covers = [](const std::vector<int>& a, const std::vector<int>& b) { return std::ranges::equal(a, b, std::greater_equal()); };
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Slot& slot = order[i];
-    if (!slot.forward && slot.part != Backward::input) --now[static_cast<std::size_t>(slot.chunk)];
+    if (!slot.forward && slot.part != Backward::input) --now[slot.chunk];
     if (!slot.forward) continue;
-    ++now[static_cast<std::size_t>(slot.chunk)];
+    ++now[slot.chunk];
     // It still rises.
     if (i + 1 < order.size() && order[i + 1].forward) continue;
-    if (std::any_of(out.begin(), out.end(), [&](const auto& peak) { return covers(peak, now); })) continue;
+    if (std::ranges::any_of(out, [&](const auto& peak) { return covers(peak, now); })) continue;
     std::erase_if(out, [&](const auto& peak) { return covers(now, peak); });
     out.push_back(now);
   }
@@ -291,18 +283,13 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
 }
 
 std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets) {
-  const double early = plan.delayed_exchange
-                           ? plan.exchanged_early * static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0}))
-                           : 0;
-  std::vector<int> out;
-  std::int64_t before = 0;
-  std::size_t turn = buckets.size();
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    if (plan.delayed_exchange && static_cast<double>(before) >= early) turn = std::min(turn, b);
-    before += buckets[b];
-    out.push_back(static_cast<int>(b));
-  }
-  std::reverse(out.begin() + static_cast<std::ptrdiff_t>(turn), out.end());
+  std::vector<int> out(buckets.size());
+  std::iota(out.begin(), out.end(), 0);
+  if (!plan.delayed_exchange) return out;
+  const double early = plan.exchanged_early * static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0}));
+  auto turn = out.begin();
+  for (std::int64_t before = 0; turn != out.end() && static_cast<double>(before) < early; ++turn) before += buckets[*turn];
+  std::reverse(turn, out.end());
   return out;
 }
 

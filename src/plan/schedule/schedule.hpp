@@ -9,7 +9,6 @@
 
 #include "base/units.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule/slot.hpp"
 
 namespace tessera::plan {
 
@@ -37,8 +36,8 @@ int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size)
 //   zb_h1, zb_h2 Qi et al. 2023 (arXiv 2401.10241, section 2): 1F1B with the weight halves delayed so that every pipeline rank has as
 //                many micro-batches in flight as the first one: pipeline_size under H1; 2 x pipeline_size - 1 under H2, which also
 //                runs that far ahead.
-//   zb_v         Qi et al. 2023 (section 6) and 2024 (arXiv 2405.15362): two chunks a pipeline rank, placed as a V; as much in flight as
-//   under 1F1B. dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
+//   zb_v         Qi et al. 2023 (section 6) and 2024 (arXiv 2405.15362): two chunks a pipeline rank in a V; as much in flight as 1F1B has.
+//   dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
 //                runs overlapped with a backward pass of the other chunk.
 std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1);
 // How long one micro-batch takes through one stage, the same for every stage.
@@ -71,6 +70,8 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
 // Throws invalid_config when the stages do not stand on the ranks as the schedule needs them, or when the plan's own order leaves out or
 // doubles a pass, or has a pass before one that it needs.
 void check_schedule(const Plan& plan);
+// Throws invalid_config, as check and check_schedule do: "the plan cannot run: " and the message.
+[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected, const std::string& hint = {});
 // "F0.3": forward pass of chunk 0, micro-batch 3; B backward; W weight half. A B whose W stands in the same order is the input
 // half alone. A trailing "+" overlaps the slot with the next one.
 std::string to_text(const Slot& slot);

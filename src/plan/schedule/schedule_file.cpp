@@ -2,7 +2,6 @@
 #include <charconv>
 #include <set>
 
-#include "plan/refuse.hpp"
 #include "plan/schedule/schedule.hpp"
 
 namespace tessera::plan {
@@ -14,13 +13,7 @@ constexpr int kMostMicroBatches = 1 << 20;
 constexpr const char* kSlotForm = "F, B or W, then CHUNK.MICRO_BATCH: F0.3";
 
 // The stages of a pipeline rank, as the file names them.
-struct Placement {
-  const char* name;
-  Schedule schedule;
-};
-constexpr Placement kPlacements[] = {{"plain", Schedule::one_f_one_b}, {"interleaved", Schedule::interleaved}, {"v", Schedule::zb_v}};
-
-const char* placement_name(Schedule schedule) {
+std::string placement_name(Schedule schedule) {
   return is_v_shaped(schedule) ? "v" : schedule == Schedule::interleaved ? "interleaved" : "plain";
 }
 
@@ -173,12 +166,9 @@ ScheduleFile read_schedule(const ConfigNode& node) {
   ScheduleFile file;
   file.where = node.where();
   const std::string placement = node.at("placement").as_choice({"plain", "interleaved", "v"});
-  for (const Placement& known : kPlacements)
-    if (placement == known.name) file.placement = known.schedule;
-  const std::int64_t micro_batches = node.at("micro_batches").as_int_at_least(1);
-  if (micro_batches > kMostMicroBatches)
-    throw node.at("micro_batches").error(text("found ", micro_batches), text("at most ", kMostMicroBatches));
-  file.micro_batches = static_cast<int>(micro_batches);
+  for (const Schedule known : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_v})
+    if (placement == placement_name(known)) file.placement = known;
+  file.micro_batches = static_cast<int>(node.at("micro_batches").as_int_between(1, kMostMicroBatches));
   const std::vector<ConfigNode> ranks = node.at("ranks").items();
   if (ranks.empty()) throw node.at("ranks").error("a pipeline without ranks has nothing to do");
   for (const ConfigNode& rank : ranks) file.orders.push_back(read_order(rank));
@@ -204,7 +194,7 @@ void use_schedule(const ScheduleFile& file, Plan& plan) {
   const auto wrong = [&](const std::string& found, const std::string& expected) {
     throw Error(ErrorCode::invalid_config, "the schedule does not fit the plan: " + found, file.where, expected);
   };
-  if (std::string_view(placement_name(file.placement)) != placement_name(plan.schedule))
+  if (placement_name(file.placement) != placement_name(plan.schedule))
     wrong(text("its placement is ", placement_name(file.placement)),
           text(placement_name(plan.schedule), ", as the plan's schedule ", name_of(plan.schedule), " has it"));
   if (static_cast<int>(file.orders.size()) != pipeline.size || chunks != pipeline.chunks)

@@ -20,12 +20,12 @@ constexpr int kFarthest = 3;
 
 enum Part { forward, input, weight };
 constexpr std::array kParts = {forward, input, weight};
+constexpr std::array kBackward = {Backward::whole, Backward::input, Backward::weight};  // of a Slot, by Part
 
 // A pass of the next micro-batch of its chunk: micro-batches pass each part of a chunk in their order.
 struct Pass {
   Part part = forward;
   int chunk = 0;
-  bool operator==(const Pass&) const = default;
 };
 using Passes = std::vector<std::vector<Pass>>;  // by pipeline rank
 
@@ -44,14 +44,11 @@ Passes passes_of(const Orders& orders) {
 Orders orders_of(const Passes& passes, int chunks) {
   Orders out;
   for (const std::vector<Pass>& of_rank : passes) {
-    std::vector<std::array<int, 3>> next(static_cast<std::size_t>(chunks), {0, 0, 0});
+    std::vector<std::array<int, 3>> next(chunks, {0, 0, 0});
     out.emplace_back();
     for (const Pass& pass : of_rank) {
-      const int micro_batch = next[static_cast<std::size_t>(pass.chunk)][pass.part]++;
-      out.back().push_back({pass.part == forward, micro_batch, pass.chunk,
-                            pass.part == forward ? Backward::whole
-                            : pass.part == input ? Backward::input
-                                                 : Backward::weight});
+      const int micro_batch = next[pass.chunk][pass.part]++;
+      out.back().push_back({pass.part == forward, micro_batch, pass.chunk, kBackward[pass.part]});
     }
   }
   return out;
@@ -60,10 +57,9 @@ Orders orders_of(const Passes& passes, int chunks) {
 // Plays orders through.
 class Player {
  public:
-  explicit Player(const TimedPipeline& of)
-      : of_(of), stages_(of.pipeline.size * of.pipeline.chunks), rank_of_(static_cast<std::size_t>(stages_)) {
+  explicit Player(const TimedPipeline& of) : of_(of), stages_(of.pipeline.size * of.pipeline.chunks), rank_of_(stages_) {
     for (int rank = 0; rank < of.pipeline.size; ++rank)
-      for (int chunk = 0; chunk < of.pipeline.chunks; ++chunk) rank_of_[static_cast<std::size_t>(stage(rank, chunk))] = rank;
+      for (int chunk = 0; chunk < of.pipeline.chunks; ++chunk) rank_of_[stage(rank, chunk)] = rank;
     for (const StageTimes& times : of.stages)
       seconds_.push_back({times.forward.value, times.backward_input.value, times.backward_weight.value});
   }
@@ -71,7 +67,7 @@ class Player {
   int ranks() const { return of_.pipeline.size; }
   int stages() const { return stages_; }
   int stage(int rank, int chunk) const { return stage_at(of_.placement, rank, chunk, of_.pipeline.size); }
-  double seconds(int stage, Part part) const { return seconds_[static_cast<std::size_t>(stage)][part]; }
+  double seconds(int stage, Part part) const { return seconds_[stage][part]; }
 
   // The stage whose pass of the same micro-batch comes before, and that pass; -1: none does.
   std::pair<int, Part> before(int stage, Part part) const {
@@ -81,78 +77,73 @@ class Player {
   }
   // From the end of that pass on.
   double message(int from, int to) const {
-    if (rank_of_[static_cast<std::size_t>(from)] == rank_of_[static_cast<std::size_t>(to)]) return 0;
-    return of_.stages[static_cast<std::size_t>(std::min(from, to))].message.value;
+    if (rank_of_[from] == rank_of_[to]) return 0;
+    return of_.stages[std::min(from, to)].message.value;
   }
 
   std::int64_t count() const { return std::int64_t{kSteps} * stages_ * of_.micro_batches * 3; }
 
   double step(const Passes& passes) {
     for (int rank = 0; rank < ranks(); ++rank)
-      if (!fits(rank, passes[static_cast<std::size_t>(rank)])) return kNever;
+      if (!fits(rank, passes[rank])) return kNever;
     const int steps = of_.steps_overlap ? kSteps : 1;
-    ends_.assign(static_cast<std::size_t>(steps * stages_ * of_.micro_batches * 3), -1);
-    next_.assign(static_cast<std::size_t>(steps * stages_ * 3), 0);
-    at_.assign(static_cast<std::size_t>(ranks()), 0);
-    free_.assign(static_cast<std::size_t>(ranks()), 0);
-    sent_.assign(static_cast<std::size_t>(steps * stages_ * of_.micro_batches * 2), 0);
-    sends_.assign(static_cast<std::size_t>(ranks() * ranks() * 2), 0);
+    ends_.assign(steps * stages_ * of_.micro_batches * 3, -1);
+    next_.assign(steps * stages_ * 3, 0);
+    at_.assign(ranks(), 0);
+    free_.assign(ranks(), 0);
+    sent_.assign(steps * stages_ * of_.micro_batches * 2, 0);
+    sends_.assign(ranks() * ranks() * 2, 0);
     receives_ = sends_;
-    std::vector<std::array<double, kSteps>> begun(static_cast<std::size_t>(ranks()));
+    std::vector<std::array<double, kSteps>> begun(ranks());
     std::size_t left = 0;
-    for (const std::vector<Pass>& of_rank : passes) left += of_rank.size() * static_cast<std::size_t>(steps);
+    for (const std::vector<Pass>& of_rank : passes) left += of_rank.size() * steps;
     for (bool moved = true; left > 0 && moved;) {
       moved = false;
       for (int rank = 0; rank < ranks(); ++rank) {
-        const auto r = static_cast<std::size_t>(rank);
-        const std::vector<Pass>& own = passes[r];
-        for (; at_[r] < own.size() * static_cast<std::size_t>(steps); ++at_[r], --left) {
-          const int step = static_cast<int>(at_[r] / own.size());
-          if (!run(rank, step, own[at_[r] % own.size()])) break;
+        const std::vector<Pass>& own = passes[rank];
+        for (; at_[rank] < own.size() * steps; ++at_[rank], --left) {
+          const int step = static_cast<int>(at_[rank] / own.size());
+          if (!run(rank, step, own[at_[rank] % own.size()])) break;
           moved = true;
-          if ((at_[r] + 1) % own.size() != 0) continue;
-          free_[r] += of_.between[r].value;
-          begun[r][static_cast<std::size_t>(step)] = free_[r];
+          if ((at_[rank] + 1) % own.size() != 0) continue;
+          free_[rank] += of_.between[rank].value;
+          begun[rank][step] = free_[rank];
         }
         if (overtaken_) return overtaken_ = false, kNever;
       }
     }
     if (left > 0) return kNever;
     double out = 0;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      const auto& of_rank = begun[static_cast<std::size_t>(rank)];
-      out = std::max(out, steps == 1 ? of_rank[0] : of_rank[kSteps - 1] - of_rank[kSteps - 2]);
-    }
+    for (const auto& of_rank : begun) out = std::max(out, steps == 1 ? of_rank[0] : of_rank[kSteps - 1] - of_rank[kSteps - 2]);
     return out;
   }
 
   // Each rank, whenever it is free, runs of the passes that can begin first the one that `urgency` puts first.
   template <typename Urgency>
   Passes greedy(const Urgency& urgency) const {
-    Passes out(static_cast<std::size_t>(ranks()));
-    std::vector<std::array<std::vector<double>, 3>> ends(static_cast<std::size_t>(stages_));
-    std::vector<double> free(static_cast<std::size_t>(ranks()), 0.0);
+    Passes out(ranks());
+    std::vector<std::array<std::vector<double>, 3>> ends(stages_);
+    std::vector<double> free(ranks(), 0.0);
     for (std::int64_t left = count() / kSteps; left > 0; --left) {
       std::tuple<double, decltype(urgency(0, forward, 0)), int, int, Part> best{kNever, {}, 0, 0, forward};
       bool found = false;
       for (int stage = 0; stage < stages_; ++stage)
         for (const Part part : kParts) {
-          const auto micro_batch = ends[static_cast<std::size_t>(stage)][part].size();
+          const int micro_batch = static_cast<int>(ends[stage][part].size());
           const auto [from, needed] = before(stage, part);
-          if (micro_batch == static_cast<std::size_t>(of_.micro_batches)) continue;
-          if (from >= 0 && ends[static_cast<std::size_t>(from)][needed].size() <= micro_batch) continue;
-          const double ready = from < 0 ? 0 : ends[static_cast<std::size_t>(from)][needed][micro_batch] + message(from, stage);
-          const int rank = rank_of_[static_cast<std::size_t>(stage)];
-          const std::tuple candidate{std::max(ready, free[static_cast<std::size_t>(rank)]),
-                                     urgency(stage, part, static_cast<int>(micro_batch)), rank, stage, part};
+          if (micro_batch == of_.micro_batches) continue;
+          if (from >= 0 && std::ssize(ends[from][needed]) <= micro_batch) continue;
+          const double ready = from < 0 ? 0 : ends[from][needed][micro_batch] + message(from, stage);
+          const int rank = rank_of_[stage];
+          const std::tuple candidate{std::max(ready, free[rank]), urgency(stage, part, micro_batch), rank, stage, part};
           if (!found || candidate < best) best = candidate;
           found = true;
         }
       const auto& [begin, urgent, rank, stage, part] = best;
       const double end = begin + seconds(stage, part);
-      ends[static_cast<std::size_t>(stage)][part].push_back(end);
-      free[static_cast<std::size_t>(rank)] = end;
-      out[static_cast<std::size_t>(rank)].push_back({part, chunk_of(stage)});
+      ends[stage][part].push_back(end);
+      free[rank] = end;
+      out[rank].push_back({part, chunk_of(stage)});
     }
     return out;
   }
@@ -160,49 +151,45 @@ class Player {
  private:
   int chunk_of(int stage) const {
     int chunk = 0;
-    while (this->stage(rank_of_[static_cast<std::size_t>(stage)], chunk) != stage) ++chunk;
+    while (this->stage(rank_of_[stage], chunk) != stage) ++chunk;
     return chunk;
   }
 
   bool fits(int rank, const std::vector<Pass>& own) const {
-    const auto r = static_cast<std::size_t>(rank);
     if (of_.room.empty()) return true;
     std::int64_t held = 0;
     for (const Pass& pass : own) {
-      const ChunkBytes& bytes = of_.bytes[r][static_cast<std::size_t>(pass.chunk)];
+      const ChunkBytes& bytes = of_.bytes[rank][pass.chunk];
       held += pass.part == forward ? bytes.saved : pass.part == input ? bytes.saved_for_weight - bytes.saved : -bytes.saved_for_weight;
-      if (held > of_.room[r]) return false;
+      if (held > of_.room[rank]) return false;
     }
     return true;
   }
 
   double& end(int step, int stage, Part part, int micro_batch) {
-    return ends_[static_cast<std::size_t>(((step * stages_ + stage) * of_.micro_batches + micro_batch) * 3 + part)];
+    return ends_[((step * stages_ + stage) * of_.micro_batches + micro_batch) * 3 + part];
   }
 
   // False: what it needs is not there yet.
   bool run(int rank, int step, const Pass& pass) {
     const int stage = this->stage(rank, pass.chunk);
-    int& micro_batch = next_[static_cast<std::size_t>((step * stages_ + stage) * 3 + pass.part)];
+    int& micro_batch = next_[(step * stages_ + stage) * 3 + pass.part];
     const auto [from, needed] = before(stage, pass.part);
-    double& free = free_[static_cast<std::size_t>(rank)];
+    const int kind = pass.part == forward ? 0 : 1;
+    double& free = free_[rank];
     if (from >= 0) {
       const double ready = end(step, from, needed, micro_batch);
       if (ready < 0) return false;
       free = std::max(free, ready + message(from, stage));
-      if (const int sender = rank_of_[static_cast<std::size_t>(from)]; sender != rank) {
-        const int kind = pass.part == forward ? 0 : 1;
-        overtaken_ |= sent(step, from, kind, micro_batch) != receives_[static_cast<std::size_t>((sender * ranks() + rank) * 2 + kind)]++;
-      }
+      if (const int sender = rank_of_[from]; sender != rank)
+        overtaken_ |= sent(step, from, kind, micro_batch) != receives_[(sender * ranks() + rank) * 2 + kind]++;
     }
     free += seconds(stage, pass.part);
     end(step, stage, pass.part, micro_batch) = free;
     const int to = pass.part == forward ? stage + 1 : stage - 1;
     if (pass.part != weight && to >= 0 && to < stages_) {
-      const int receiver = rank_of_[static_cast<std::size_t>(to)];
-      const int kind = pass.part == forward ? 0 : 1;
-      if (receiver != rank)
-        sent(step, stage, kind, micro_batch) = sends_[static_cast<std::size_t>((rank * ranks() + receiver) * 2 + kind)]++;
+      const int receiver = rank_of_[to];
+      if (receiver != rank) sent(step, stage, kind, micro_batch) = sends_[(rank * ranks() + receiver) * 2 + kind]++;
     }
     ++micro_batch;
     return true;
@@ -210,7 +197,7 @@ class Player {
 
   // Which of all messages of the kind between two ranks it was.
   int& sent(int step, int stage, int kind, int micro_batch) {
-    return sent_[static_cast<std::size_t>(((step * stages_ + stage) * of_.micro_batches + micro_batch) * 2 + kind)];
+    return sent_[((step * stages_ + stage) * of_.micro_batches + micro_batch) * 2 + kind];
   }
 
   const TimedPipeline& of_;
@@ -229,12 +216,12 @@ class Player {
 // What rules make that differ in what they hold for urgent.
 std::vector<Passes> greedy_passes(const Player& player) {
   const int stages = player.stages();
-  std::vector<double> to_end(static_cast<std::size_t>(stages), 0.0);  // of a micro-batch from its forward pass on, and the way back
-  std::vector<double> to_begin(static_cast<std::size_t>(stages), 0.0);
+  std::vector<double> to_end(stages, 0.0);  // of a micro-batch from its forward pass on, and the way back
+  std::vector<double> to_begin(stages, 0.0);
   double back = 0;
-  for (int s = 0; s < stages; ++s) to_begin[static_cast<std::size_t>(s)] = back += player.seconds(s, input);
+  for (int s = 0; s < stages; ++s) to_begin[s] = back += player.seconds(s, input);
   double ahead = back;
-  for (int s = stages - 1; s >= 0; --s) to_end[static_cast<std::size_t>(s)] = ahead += player.seconds(s, forward);
+  for (int s = stages - 1; s >= 0; --s) to_end[s] = ahead += player.seconds(s, forward);
   using Urgency = std::tuple<double, double, double>;
   const auto by_part = [](const std::array<int, 3>& rank_of, bool deep) {
     return [=](int stage, Part part, int micro_batch) {
@@ -247,8 +234,7 @@ std::vector<Passes> greedy_passes(const Player& player) {
     out.push_back(player.greedy(by_part({0, 1, 2}, deep)));
   }
   out.push_back(player.greedy([&](int stage, Part part, int micro_batch) {
-    const auto s = static_cast<std::size_t>(stage);
-    return Urgency(part == forward ? -to_end[s] : part == input ? -to_begin[s] : 0, micro_batch, stage);
+    return Urgency(part == forward ? -to_end[stage] : part == input ? -to_begin[stage] : 0, micro_batch, stage);
   }));
   return out;
 }
@@ -298,12 +284,8 @@ Orders tuned_orders(const TimedPipeline& pipeline, const Orders& first, std::int
     const std::size_t to = earlier ? from - std::min(from, far) : std::min(own.size() - 1, from + far);
     const auto move = [&](std::size_t a, std::size_t b) {
       const auto begin = own.begin();
-      if (a < b)
-        std::rotate(begin + static_cast<std::ptrdiff_t>(a), begin + static_cast<std::ptrdiff_t>(a) + 1,
-                    begin + static_cast<std::ptrdiff_t>(b) + 1);
-      if (a > b)
-        std::rotate(begin + static_cast<std::ptrdiff_t>(b), begin + static_cast<std::ptrdiff_t>(a),
-                    begin + static_cast<std::ptrdiff_t>(a) + 1);
+      if (a < b) std::rotate(begin + a, begin + a + 1, begin + b + 1);
+      if (a > b) std::rotate(begin + b, begin + a, begin + a + 1);
     };
     move(from, to);
     const double other = player.step(now);
