@@ -69,7 +69,7 @@ void add_ps_command(CLI::App& app) {
       "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
-    std::string run, place, backup, backup_of, disk, memory, metrics, seconds, threads = "1";
+    std::string run, place, backup, backup_of, log, disk, memory, metrics, seconds, threads = "1";
     std::vector<std::string> places;
     bool json = false;
   };
@@ -83,9 +83,18 @@ void add_ps_command(CLI::App& app) {
   CLI::Option* const backup =
       serving->add_option("--backup", options->backup, "Where its backup listens, which has every update before a client is told of it")
           ->type_name("HOST:PORT");
-  serving->add_option("--backup-of", options->backup_of, "Be the backup of the servers there; clients name both, as HOST:PORT/HOST:PORT")
-      ->type_name("HOST:PORT")
-      ->excludes(backup);
+  CLI::Option* const backup_of =
+      serving
+          ->add_option("--backup-of", options->backup_of, "Be the backup of the servers there; clients name both, as HOST:PORT/HOST:PORT")
+          ->type_name("HOST:PORT")
+          ->excludes(backup);
+  serving
+      ->add_option("--log", options->log,
+                   "Write every update to files there before a client is told of it: servers that begin anew with the same words go on "
+                   "where the last ones ended, however they ended")
+      ->type_name("FOLDER")
+      ->excludes(backup)
+      ->excludes(backup_of);
   CLI::Option* const disk =
       serving->add_option("--disk", options->disk, "Keep rows that are seldom asked for in files there, which end with the servers")
           ->type_name("FOLDER");
@@ -100,6 +109,7 @@ void add_ps_command(CLI::App& app) {
     std::vector<std::string> arguments = {"serve", "--listen", options->place, "--threads", options->threads};
     if (!options->backup.empty()) arguments.insert(arguments.end(), {"--backup", options->backup});
     if (!options->disk.empty()) arguments.insert(arguments.end(), {"--disk", options->disk, "--memory", options->memory});
+    if (!options->log.empty()) arguments.insert(arguments.end(), {"--log", options->log});
     if (!options->backup_of.empty()) arguments.insert(arguments.end(), {"--backup-of", options->backup_of});
     if (!options->metrics.empty()) arguments.insert(arguments.end(), {"--metrics", options->metrics});
     become_program("tessera-ps", arguments);

@@ -87,7 +87,7 @@ struct RequestClient::Impl {
     }
   }
 
-  // Of servers that do not know the secret. One that ends while it is asked looks like one.
+  // Servers that do not know the secret.
   enum class Strangers { refused, tried_again };
 
   // Tries each of its places once, from the current one on. False: none of them takes clients.
@@ -119,7 +119,7 @@ struct RequestClient::Impl {
     const std::string body = to_body(ClientWords{options.wants});
     socket.send(to_json(Sealed{body, proof_of(talk, Statement::asks_to_be_a_client, body)}));
     const auto second = receive(socket, place, until);
-    if (!second) return stranger();
+    if (!second) return false;  // it knows the secret, and so this one: the connection was lost
     const Sealed sealed = sealed_from(*second);
     if (!is_proof(sealed.proof, talk, Statement::takes_the_client, sealed.body)) return stranger();
     return server_words_from(sealed.body).taken;

@@ -7,13 +7,14 @@
 namespace tessera::model {
 namespace {
 
-constexpr const char* kFormats = "format: criteo, libsvm, multislot, csv or parquet";
+constexpr const char* kFormats = "format: criteo, libsvm, libffm, multislot, csv or parquet";
 constexpr std::int64_t kMostTimes = 1 << 30;
 
 ClickFormat read_format(const ConfigNode& node) {
-  const std::string name = node.as_choice({"criteo", "libsvm", "multislot", "csv", "parquet"});
+  const std::string name = node.as_choice({"criteo", "libsvm", "libffm", "multislot", "csv", "parquet"});
   return name == "criteo"      ? ClickFormat::criteo
          : name == "libsvm"    ? ClickFormat::libsvm
+         : name == "libffm"    ? ClickFormat::libffm
          : name == "multislot" ? ClickFormat::multislot
          : name == "csv"       ? ClickFormat::csv
                                : ClickFormat::parquet;
@@ -88,10 +89,6 @@ ClickColumns read_columns(const ConfigNode& node, CategoryColumn::Ids usual) {
   return columns;
 }
 
-bool has_columns(ClickFormat format) {
-  return format == ClickFormat::multislot || format == ClickFormat::csv || format == ClickFormat::parquet;
-}
-
 double share(const ConfigNode& node) {
   const double value = node.as_double();
   if (!(value > 0 && value <= 1)) throw node.error(text("found ", value), "a number above 0 and at most 1");
@@ -148,7 +145,7 @@ void check_clicks(const ConfigNode& node, const DataSpec& data, const ModelSpec&
     if (const auto columns = node.find("columns")) throw columns->error("nothing says what file has these columns", kFormats);
     return;
   }
-  if (has_columns(*data.format)) {
+  if (names_columns(*data.format)) {
     if (!node.has("columns"))
       throw node.at("format").error("nothing says which columns the model reads",
                                     "columns: {label: NAME, dense: [...], categories: [...]}");

@@ -64,7 +64,8 @@ struct LengthSpec {
 
 // How a line of a click log says its label, its numbers and its categories (data/clicks/click_format.hpp). The last three have columns
 // with names.
-enum class ClickFormat { criteo, libsvm, multislot, csv, parquet };
+enum class ClickFormat { criteo, libsvm, libffm, multislot, csv, parquet };
+constexpr bool names_columns(ClickFormat format) { return format >= ClickFormat::multislot; }
 
 // A column whose values are categories, and how a value becomes an id.
 //   hash        of its text, modulo the rows of its table where the model declares them
@@ -226,6 +227,7 @@ struct ParameterServerSpec {
   int staleness = 1;                        // of asynchronous tables, in steps
   std::optional<LifecycleSpec> lifecycle;   // none: rows stay
   int exchange_every = 10;                  // steps; of geo
+  Seconds reconnect{10};                    // for which ranks try to reach a server that is gone, before the run ends
   Where where;
   // Whether rows may be pulled beside the step before the one that reads them, whose gradients they then miss.
   bool allows_rows_ahead() const { return consistency == "asynchronous" && staleness >= 1; }

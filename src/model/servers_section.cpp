@@ -86,11 +86,11 @@ std::vector<std::string> read_server_places(const ConfigNode& node) {
 }
 
 ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps) {
-  constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000;
+  constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000, kMostSeconds = 86400;
   ParameterServerSpec servers;
   servers.where = node.where();
   Section section(node, {"servers", "threads", "disk", "memory", "optimizer", "initializer", "rows", "consistency", "staleness",
-                         "exchange_every", "lifecycle"});
+                         "exchange_every", "reconnect", "lifecycle"});
   section.read("servers", servers.places, read_server_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.read("disk", servers.disk, path_of);
@@ -108,6 +108,8 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
   section.read("staleness", servers.staleness, [](const ConfigNode& staleness) { return staleness.as_int_between(0, kMostStaleness); });
   section.read("lifecycle", servers.lifecycle, read_lifecycle);
   section.read("exchange_every", servers.exchange_every, [](const ConfigNode& every) { return every.as_int_between(1, kMostBetween); });
+  section.read("reconnect", servers.reconnect,
+               [](const ConfigNode& seconds) { return Seconds(static_cast<double>(seconds.as_int_between(1, kMostSeconds))); });
   section.finish();
   if (node.has("staleness") && servers.consistency == "synchronous")
     throw node.at("staleness")

@@ -47,7 +47,7 @@ std::vector<std::string> places_from(const std::string& place, int threads) {
 }
 
 struct Serving {
-  std::string place, backup, backup_of, disk, metrics;
+  std::string place, backup, backup_of, log, disk, metrics;
   std::int64_t memory = 0;
   int threads = 1;
 };
@@ -103,6 +103,8 @@ void serve(const Serving& options) {
     ServerOptions one;
     if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
     if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
+    if (!options.log.empty())
+      one.log = ServerLog{.folder = std::filesystem::path(options.log) / std::to_string(comm::parse_host_port(places[i]).port)};
     servers.emplace_back(places[i], secret, one);
   }
   std::optional<MetricsPage> page;
@@ -207,7 +209,9 @@ int run(int argc, char** argv) {
   CLI::App* serving = app.add_subcommand("serve");
   serving->add_option("--listen", options.place)->required();
   serving->add_option("--threads", options.threads);
-  serving->add_option("--backup-of", options.backup_of)->excludes(serving->add_option("--backup", options.backup));
+  CLI::Option* const backup = serving->add_option("--backup", options.backup);
+  CLI::Option* const backup_of = serving->add_option("--backup-of", options.backup_of)->excludes(backup);
+  serving->add_option("--log", options.log)->excludes(backup)->excludes(backup_of);
   CLI::Option* const disk = serving->add_option("--disk", options.disk);
   disk->needs(serving->add_option("--memory", options.memory)->transform(CLI::AsSizeValue(false))->needs(disk));
   serving->add_option("--metrics", options.metrics);

@@ -27,6 +27,34 @@ Replica::Replica(std::string place, const ServerOptions& options, Surroundings& 
     : place_(std::move(place)), pair_(options.pair), surroundings_(surroundings), shards_(options.storage), leads_(!options.pair) {
   std::memcpy(&process_, random_bytes(sizeof process_).data(), sizeof process_);
   surroundings_.stand_by(pair_.has_value());
+  if (!options.log) return;
+  ensure(!pair_, "one of a pair has no log");
+  log_ = std::make_unique<WriteAheadLog>(*options.log);
+  restore();
+}
+
+void Replica::restore() {
+  std::vector<std::byte> reply(comm::kMostMessageBytes);
+  std::int64_t messages = 0;
+  log_->restore(shards_, [&](std::span<const std::byte> message) {
+    ++messages;
+    MessageReader in(message);
+    if (const AskHeader header = in.take<AskHeader>(1).front(); header.ask == Ask::load) {
+      const std::span<const char> json = in.take<char>(header.count);
+      return load(save_order_from_json({json.begin(), json.end()}));
+    }
+    try {
+      shards_.answer(message, reply);
+    } catch (const Error& error) {
+      log::debug(text("a message of the log is refused, as it was before: ", error.what()));
+    }
+  });
+  if (messages > 0) log::info(text("the server at ", place_, " goes on after ", messages, " messages of its log"));
+}
+
+bool Replica::go_on_saving() {
+  if (saves_.go_on()) return true;
+  return log_ != nullptr && log_->go_on(shards_, shards_.moving());
 }
 
 std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
@@ -44,6 +72,10 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
   if (leads_ && is_copy(ask))
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
+  if (log_ != nullptr) {
+    if (ask == Ask::move_begin) log_->abandon_base();
+    if (changes(ask)) log_->add(request.bytes);
+  }
   if (!leads_) leader_ = request.client;
   if (ask == Ask::copy_begin) process_of_leader_ = header.client;
   if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
@@ -147,15 +179,22 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
   const std::span<const char> json = in.take<char>(header.count);
   const SaveOrder order = save_order_from_json({json.begin(), json.end()});
   shards_.stop_moves();
+  if (log_ != nullptr) log_->abandon_base();
   if (header.ask == Ask::save) {
     saves_.begin(order, shards_.tables());
   } else {
     saves_.abandon();
-    shards_.empty_tables();
-    load_tables(order, shards_.tables());
+    if (log_ != nullptr) log_->want_base();
+    load(order);
+    if (log_ != nullptr) log_->add(request.bytes);
     if (backup_) go_on_without_backup();
   }
   return out.written();
+}
+
+void Replica::load(const SaveOrder& order) {
+  shards_.empty_tables();
+  load_tables(order, shards_.tables());
 }
 
 std::size_t Replica::say_status(std::span<std::byte> reply) const {

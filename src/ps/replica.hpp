@@ -15,6 +15,7 @@
 #include "ps/saves.hpp"
 #include "ps/server.hpp"
 #include "ps/shards.hpp"
+#include "ps/write_ahead_log.hpp"
 
 namespace tessera::ps {
 
@@ -48,8 +49,8 @@ class Replica {
   std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   // What one of a pair does beside answering, from time to time. Throws Superseded.
   void look_at_partner();
-  // Writes a little of a save. False: there is nothing to write.
-  bool go_on_saving() { return saves_.go_on(); }
+  // Writes a little of a save, or of the log's base. False: there is nothing to write.
+  bool go_on_saving();
 
   // One of a pair that holds nothing, and has heard of no leader, finds out what it is: ask_at_start() on a thread of its own, as the
   // partner may be asking, too; then decide() with what came of it.
@@ -73,6 +74,8 @@ class Replica {
   enum class Copied { no, perhaps, whole };
   Copied take_backup();
   Leads ask_who_leads(bool self_leads) const;
+  void restore();
+  void load(const SaveOrder& order);
   std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   std::size_t say_status(std::span<std::byte> reply) const;
   std::size_t say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply);
@@ -82,7 +85,8 @@ class Replica {
   Surroundings& surroundings_;
   Shards shards_;
   Saves saves_{real_file_system()};  // of the shards' tables
-  std::uint64_t process_ = 0;        // random; constant, as two threads read it
+  std::unique_ptr<WriteAheadLog> log_ = {};
+  std::uint64_t process_ = 0;  // random; constant, as two threads read it
   bool leads_ = false;
   std::unique_ptr<comm::Requester> backup_;                   // of a leader whose standby has everything
   std::optional<comm::RequestServer::ClientId> leader_ = {};  // of a standby: who has asked it last

@@ -1,6 +1,7 @@
 // A parameter server: shards of tables, which clients open, pull from and push to.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -19,15 +20,23 @@ struct Pair {
   std::string partner;                                         // its place
 };
 
+// Where a server writes what it acknowledges, so that one that begins anew at its place goes on with it.
+struct ServerLog {
+  std::filesystem::path folder;  // this server's alone
+  Bytes base_after{256 << 20};   // of messages, before all rows are written anew and the messages go
+};
+
 struct ServerOptions {
   std::optional<Pair> pair = {};
   std::optional<TableStorage> storage = {};  // of each table; none: all rows are in memory
+  std::optional<ServerLog> log = {};         // of one that is in no pair; none: a server that ends takes all rows with it
 };
 
 // Used by one thread at a time. A host with several cores runs several, each at a place of its own: keys are spread over all of them alike.
 class Server {
  public:
-  // As comm::RequestServer.
+  // As comm::RequestServer. Reads the log, and throws what is wrong with it: corrupt, io, not_found; invalid_config where another server
+  // writes it.
   Server(const std::string& place, const std::string& secret, const ServerOptions& options = {});
   ~Server();
   // Answers clients until it is asked to stop. Throws peer_lost when its partner leads instead.

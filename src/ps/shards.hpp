@@ -39,11 +39,15 @@ class Shards {
 
   // Whether a copy has begun that is not whole.
   bool incomplete() const { return incomplete_; }
+  // Whether rows go to other servers.
+  bool moving() const;
+
   // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its
-  // bytes. `process`: a number of the server's, for their headers.
+  // bytes. `process`: a number of the server's, for their headers. `left_out`: rows, and keys that wait, come by another way.
+  enum class Rows { all, left_out };
   using Next = std::function<std::span<std::byte>()>;
   using Send = std::function<void(std::size_t bytes)>;
-  void copy(std::uint64_t process, const Next& next, const Send& send) const;
+  void copy(std::uint64_t process, const Next& next, const Send& send, Rows rows = Rows::all) const;
 
  private:
   // Rows that go to other servers, between the snapshot that has given them and the request that takes them.

@@ -24,7 +24,7 @@ nlohmann::json lifecycle_json(const Table& table) {
 
 }  // namespace
 
-void Shards::copy(std::uint64_t process, const Next& next, const Send& send) const {
+void Shards::copy(std::uint64_t process, const Next& next, const Send& send, Rows which) const {
   const auto put = [&](Ask ask, std::uint32_t table, std::size_t count, const auto& write, std::uint64_t place = 0) {
     MessageWriter out(next());
     out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = process, .number = place};
@@ -56,13 +56,14 @@ void Shards::copy(std::uint64_t process, const Next& next, const Send& send) con
       keys.clear();
       rows.clear();
     };
-    shard.table.for_each([&](Key key, std::span<const std::byte> stored) {
-      keys.push_back(key);
-      rows.insert(rows.end(), stored.begin(), stored.end());
-      if (keys.size() == most) put_rows();
-    });
+    if (which == Rows::all)
+      shard.table.for_each([&](Key key, std::span<const std::byte> stored) {
+        keys.push_back(key);
+        rows.insert(rows.end(), stored.begin(), stored.end());
+        if (keys.size() == most) put_rows();
+      });
     if (!keys.empty()) put_rows();
-    const std::span<const std::byte> waiting = shard.table.waiting();
+    const std::span<const std::byte> waiting = which == Rows::all ? shard.table.waiting() : std::span<const std::byte>();
     for (std::size_t begin = 0; begin < waiting.size(); begin += kWaitingBytes) {
       const std::span<const std::byte> some = waiting.subspan(begin, std::min(kWaitingBytes, waiting.size() - begin));
       put(

@@ -29,6 +29,10 @@ void Shards::stop_move(Shard& shard) {
   shard.move.reset();
 }
 
+bool Shards::moving() const {
+  return std::ranges::any_of(shards_, [](const Shard& shard) { return shard.move != nullptr; });
+}
+
 void Shards::stop_moves() {
   for (Shard& shard : shards_) stop_move(shard);
 }

@@ -105,8 +105,10 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
     : name_(job.name),
       where_(job.parameter_servers.where),
       comm_(&comm),
-      client_(std::in_place, places_of(job), servers_secret_from_environment(),
-              ps::ClientOptions{.deadline = kPatience, .interrupted = interrupted_.get(), .worker = worker}),
+      client_(
+          std::in_place, places_of(job), servers_secret_from_environment(),
+          ps::ClientOptions{
+              .deadline = kPatience, .reconnect = job.parameter_servers.reconnect, .interrupted = interrupted_.get(), .worker = worker}),
       synchronous_(job.parameter_servers.consistency == "synchronous"),
       exchange_every_(job.parameter_servers.exchange_every),
       sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),

@@ -230,6 +230,39 @@ TEST(Clicks, OfLibsvmAreNumbersAndCategoriesInTheirOrder) {
   }
 }
 
+TEST(Clicks, OfLibffmAreNumbersAndTablesByTheirFields) {
+  const TemporaryFolder folder;
+  model::DataSpec spec = spec_of(folder.write("log.txt", "1 2:7:0.5 0:0:-1.5 1:9:1 2:8:0.5\n-1 1:3:0.25\n0 1:1:1\n0 1:1:1\n"));
+  spec.format = model::ClickFormat::libffm;
+  const model::ModelSpec model = deepfm("2", "dense: 1, lookups: 2");
+  const auto dataset = open_dataset(spec, model, 1);
+  const auto read = [&](std::int64_t sample) {
+    Shown out;
+    out.dense.assign(1, -1);
+    out.keys.assign(4, 0);
+    dataset->fill({sample, 0}, out.rows());
+    return out;
+  };
+  const std::uint64_t second = std::uint64_t{1} << kIdBits;
+  EXPECT_EQ(read(0).label, 1);
+  EXPECT_EQ(read(0).dense, (std::vector<float>{-1.5}));
+  EXPECT_EQ(read(0).keys, (std::vector<std::uint64_t>{9, kNoKey, second + 7, second + 8}));
+  EXPECT_EQ(read(1).label, 0);
+  EXPECT_EQ(read(1).dense, (std::vector<float>{0}));
+  EXPECT_EQ(read(1).keys, (std::vector<std::uint64_t>{3, kNoKey, kNoKey, kNoKey}));
+  for (const auto& [line, problem] :
+       std::vector<std::pair<std::string, std::string>>{{"yes 1:1:1", "its label is 'yes'"},
+                                                        {"1 3:1", "'3:1' is no FIELD:INDEX:VALUE"},
+                                                        {"1 0:0:inf", "'0:0:inf' is no FIELD:INDEX:VALUE"},
+                                                        {"1 3:1:1", "it has a field 3, and model.dense and model.tables say fields 0 to 2"},
+                                                        {"1 1:1:1 1:2:1 1:3:1", "field 1 has more than 2 ids, the model's lookups"}}) {
+    spec.sources = {{.path = folder.write("log.txt", "0 1:1:1\n" + line + "\n")}};
+    const Error error = refusal([&] { open_dataset(spec, model, 1); });
+    EXPECT_EQ(error.where().line, 2);
+    EXPECT_THAT(error.what(), HasSubstr(problem));
+  }
+}
+
 TEST(Clicks, ChangeTheirHashWithEveryByte) {
   const TemporaryFolder folder;
   const auto hash_of = [&](const std::string& log) {

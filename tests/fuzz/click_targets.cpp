@@ -67,6 +67,7 @@ Target click_log_target() {
     try_read("format: multislot, on_error: skip, columns: {names: [click, price, user, item, seen], " + columns + "}",
              "arch: din, target: 1, history: 2");
     try_read("format: libsvm, on_error: skip", "arch: deepfm");
+    try_read("format: libffm, on_error: skip", "arch: deepfm");
     try_read("format: csv, on_error: skip, columns: {" + columns + "}", "arch: din, target: 1, history: 2");
     if (!was_read) throw *refusal;
   };

@@ -188,6 +188,7 @@ TEST(ClickColumns, FitTheModelAndTheFormat) {
               HasSubstr("history: the column of its keys"));
   EXPECT_THAT(said("format: libsvm", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"), HasSubstr("reads a history"));
   EXPECT_THAT(said("format: libsvm, columns: {" + right + "}"), HasSubstr("have no named columns"));
+  EXPECT_THAT(said("format: libffm, columns: {" + right + "}"), HasSubstr("have no named columns"));
   EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user, {name: item, least: 2}]}"),
               HasSubstr("ids: vocabulary beside it"));
   EXPECT_THAT(said("format: csv, negatives: 0, columns: {" + right + "}"), HasSubstr("a number above 0 and at most 1"));

@@ -12,10 +12,10 @@ namespace tessera::ps {
 // A server on a thread of its own.
 class RunningServer {
  public:
-  RunningServer() : place(free_loopback_place()) {
+  explicit RunningServer(const ServerOptions& options = {}) : place(free_loopback_place()) {
     std::promise<void> listening;
-    thread_ = std::jthread([this, &listening](const std::stop_token& stop) {
-      Server server(place, "");
+    thread_ = std::jthread([this, &listening, options](const std::stop_token& stop) {
+      Server server(place, "", options);
       listening.set_value();
       server.serve(stop);
     });

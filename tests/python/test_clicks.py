@@ -404,6 +404,32 @@ def test_a_run_does_not_notice_that_a_server_with_a_backup_is_killed(clicks):
     assert losses["killed"] == losses["undisturbed"]
 
 
+def test_a_run_goes_on_with_a_server_that_is_killed_and_started_again_with_its_log(clicks):
+    losses = {}
+    for name in ("undisturbed", "killed"):
+        words = ("ps", "serve", "--listen", free_place(), "--log", f"log-of-{name}")
+        server = clicks.start(*words)
+        try:
+            server.stdout.readline()
+            yaml = clicks.write(f"{name}.yaml", job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table={"kind": "adam", "lr": 0.01}, steps=60))
+            run = clicks.start("train", yaml, "--no-measure", "--set", f"parameter_servers.servers=[{words[3]}]", "--set", "parameter_servers.reconnect=60")
+            metrics = clicks.folder / "runs" / name / "metrics.jsonl"
+            wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+            if name == "killed":
+                server.kill()
+                server.wait()
+                server = clicks.start(*words)
+            _, message = run.communicate(timeout=60)
+            assert run.returncode == 0, message
+        finally:
+            server.kill()
+            server.wait()
+        losses[name] = [line["loss"] for line in clicks.metrics(name)]
+    assert losses["killed"] == losses["undisturbed"]
+    refused = clicks("ps", "serve", "--listen", free_place(), "--log", "a", "--backup", free_place(), check=False)
+    assert refused.returncode == 2 and "excludes" in refused.stderr
+
+
 @pytest.mark.parametrize("consistency", ["synchronous", "asynchronous", "geo"])
 def test_servers_are_added_and_left_while_a_run_trains(clicks, consistency):
     """From two servers to three, and to two others of these; the last server of the beginning is left and ended."""

@@ -33,9 +33,9 @@ Error beyond_rows_error(const std::string& problem, const Where& where) {
 }
 
 std::unique_ptr<ClickFormat> make_click_format(model::ClickFormat format, const model::ModelSpec& model, const Where& where) {
-  ensure(format == model::ClickFormat::criteo || format == model::ClickFormat::libsvm, "a format without named columns");
+  ensure(!model::names_columns(format), "a format without named columns");
   if (format == model::ClickFormat::criteo) return make_criteo(model, where);
-  return make_libsvm(model);
+  return format == model::ClickFormat::libsvm ? make_libsvm(model) : make_libffm(model);
 }
 
 }  // namespace tessera::data

@@ -61,7 +61,8 @@ std::string beyond_rows(const ClickRoom& room, const ClickShape& shape);
 // The error of it.
 Error beyond_rows_error(const std::string& problem, const Where& where);
 
-// Of criteo and libsvm. Throws invalid_config where the model does not read what such lines have; `where` is that of the data section.
+// Of criteo, libsvm and libffm. Throws invalid_config where the model does not read what such lines have; `where` is that of the data
+// section.
 std::unique_ptr<ClickFormat> make_click_format(model::ClickFormat format, const model::ModelSpec& model, const Where& where);
 
 //   criteo  fields between tabs: the label, 13 whole numbers and 26 categories of up to 8 hexadecimal digits; numbers and categories may be
@@ -72,5 +73,9 @@ std::unique_ptr<ClickFormat> make_criteo(const model::ModelSpec& model, const Wh
 //           a number that is not there is 0. The others are ids of categories, with value 1: in their order they fill the look-ups of the
 //           first table, then those of the next.
 std::unique_ptr<ClickFormat> make_libsvm(const model::ModelSpec& model);
+//   libffm  a label as libsvm's and triples FIELD:INDEX:VALUE between spaces. Fields from 0 to model.dense - 1 are numbers: their values
+//   are
+//           taken as they are. The others are the tables in their order: INDEX is an id, and its VALUE is not used.
+std::unique_ptr<ClickFormat> make_libffm(const model::ModelSpec& model);
 
 }  // namespace tessera::data

@@ -109,8 +109,7 @@ std::unique_ptr<ClickLines> open_text_lines(const model::DataSpec& spec, const m
     }
     return joined_lines(std::move(lines));
   };
-  if (*spec.format == model::ClickFormat::criteo || *spec.format == model::ClickFormat::libsvm)
-    return index(make_click_format(*spec.format, model, spec.where), false, 0);
+  if (!model::names_columns(*spec.format)) return index(make_click_format(*spec.format, model, spec.where), false, 0);
 
   const bool csv = *spec.format == model::ClickFormat::csv;
   const bool header = csv && spec.columns.names.empty();

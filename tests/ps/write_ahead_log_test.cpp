@@ -1,0 +1,231 @@
+// Servers that write what they acknowledge to a log, and begin anew with it.
+#include "ps/write_ahead_log.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "base/error.hpp"
+#include "base/free_port.hpp"
+#include "base/random.hpp"
+#include "base/temporary_folder.hpp"
+#include "ps/killed_server.hpp"
+#include "ps/lifecycle_messages.hpp"
+#include "ps/running_server.hpp"
+#include "ps/training_helper.hpp"
+
+namespace tessera::ps {
+namespace {
+
+using testing::HasSubstr;
+
+// A server that is killed again and again, after some milliseconds each time, and started at once.
+class RestartedServer {
+ public:
+  RestartedServer(const std::string& place, const ServerOptions& options, int kills)
+      : kills_(static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    const pid_t parent = getpid();
+    id_ = fork();
+    if (id_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    close_range(3, ~0U, 0);
+    Random random(5);
+    for (; *kills_ < kills; ++*kills_) {
+      KilledServer server(place, options);
+      usleep(static_cast<useconds_t>(20'000 + random.below(120'000)));
+    }
+    const KilledServer last(place, options);
+    pause();
+    _exit(0);
+  }
+  ~RestartedServer() {
+    ::kill(id_, SIGKILL);
+    waitpid(id_, nullptr, 0);
+    munmap(kills_, sizeof(int));
+  }
+  RestartedServer(const RestartedServer&) = delete;
+  RestartedServer& operator=(const RestartedServer&) = delete;
+  int kills() const { return *kills_; }
+
+ private:
+  std::atomic<int>* kills_;
+  pid_t id_ = -1;
+};
+
+TEST(Log, NothingAcknowledgedIsLostOrDoubledWhenTheServerIsKilledAndStartedAgain) {
+  const char* const wanted = std::getenv("TESSERA_PS_KILLS");
+  const int kills = wanted ? std::atoi(wanted) : 12;
+  const TemporaryFolder folder;
+  const std::string place = free_loopback_place();
+  const RestartedServer server(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(4 << 20)}}, kills);
+  Counting counting(place);
+  int turns = 0;
+  while (server.kills() < kills) {
+    counting.push();
+    if (++turns % 10 == 0) counting.expect_all();
+  }
+  counting.push();
+  counting.expect_all();
+  std::int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (entry.is_regular_file()) bytes += static_cast<std::int64_t>(entry.file_size());
+  std::cout << kills << " kills during " << counting.pushes << " pushes; the log has " << bytes << " bytes\n";
+  EXPECT_LT(bytes, 64 << 20);
+}
+
+// A server's shards and its log, without sockets.
+struct Logged {
+  explicit Logged(const std::filesystem::path& folder)
+      : log(std::make_unique<WriteAheadLog>(ServerLog{.folder = folder, .base_after = Bytes(100'000)})) {
+    log->restore(shards, [this](std::span<const std::byte> message) { answer(shards, message); });
+  }
+  void take(std::span<const std::byte> message) {
+    log->add(message);
+    answer(shards, message);
+  }
+  Shards shards;
+  std::unique_ptr<WriteAheadLog> log;
+};
+
+TEST(Log, GivesWhatTheServerHeldToTheBit) {
+  const TemporaryFolder folder;
+  Messages messages(4);
+  Random random(9);
+  auto server = std::make_unique<Logged>(folder.path());
+  Shards other;  // without a log
+  const auto take = [&](const std::vector<std::byte>& message) {
+    server->take(message);
+    answer(other, message);
+  };
+  for (const std::vector<std::byte>& message : messages.begin()) take(message);
+  int bases = 0;
+  for (int life = 0; life < 12; ++life) {
+    for (int i = 0; i < 60; ++i) {
+      take(messages.next());
+      for (std::uint64_t some = random.below(4); some > 0; --some) server->log->go_on(server->shards, false);
+      if (random.below(40) == 0) server->log->abandon_base();
+    }
+    server = nullptr;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      bases += std::filesystem::exists(entry.path() / "tables.json") ? 1 : 0;
+    server = std::make_unique<Logged>(folder.path());
+    expect_same(server->shards, other);
+  }
+  EXPECT_GT(bases, 3);
+  EXPECT_GT(other.tables().front()->lifecycle_counts().evicted, 1000u);
+}
+
+std::filesystem::path last_records(const std::filesystem::path& folder) {
+  std::map<int, std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".log") files[std::stoi(entry.path().stem())] = entry.path();
+  return files.rbegin()->second;
+}
+
+TEST(Log, EndsBehindTheLastWholeMessage) {
+  const TemporaryFolder folder;
+  Messages messages(8);
+  Shards all, all_but_last;
+  std::vector<std::byte> last;
+  {
+    Logged server(folder.path());
+    for (const std::vector<std::byte>& message : messages.begin()) {
+      server.take(message);
+      answer(all_but_last, message);
+    }
+    for (int i = 0; i < 20; ++i) {
+      if (!last.empty()) answer(all_but_last, last);
+      last = messages.next();
+      server.take(last);
+    }
+  }
+  const std::filesystem::path records = last_records(folder.path());
+  std::filesystem::resize_file(records, std::filesystem::file_size(records) - 1);
+  {
+    Logged server(folder.path());
+    expect_same(server.shards, all_but_last);
+    // The client asks again for what was not acknowledged.
+    server.take(last);
+  }
+  answer(all_but_last, last);
+  Logged server(folder.path());
+  expect_same(server.shards, all_but_last);
+}
+
+TEST(Log, IsOfOneServerAndWhole) {
+  const TemporaryFolder folder;
+  Messages messages(8);
+  {
+    Logged server(folder.path());
+    try {
+      const WriteAheadLog other(ServerLog{.folder = folder.path()});
+      ADD_FAILURE() << "two write to one log";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("another server writes its log to"));
+    }
+    for (const std::vector<std::byte>& message : messages.begin()) server.take(message);
+    for (int i = 0; i < 200; ++i) {
+      server.take(messages.next());
+      while (server.log->go_on(server.shards, false)) {}
+    }
+  }
+  const std::filesystem::path records = last_records(folder.path());
+  ASSERT_NE(records.filename(), "0.log");
+  std::filesystem::remove(records);
+  EXPECT_THROW(Logged{folder.path()}, Error);
+}
+
+TEST(Log, TrainsOnAndLoadsAsAServerWithoutOne) {
+  const TemporaryFolder folder, saved;
+  const std::string place = free_loopback_place();
+  constexpr std::uint64_t kRows = 3000;
+  const TableSpec spec{.name = "t", .dimension = 3, .type = RowType::bf16, .consistency = Consistency::synchronous};
+  RunningServer plain;
+  KilledServer logged(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(20'000)}});
+  std::vector<std::unique_ptr<Client>> there, here;
+  for (const int index : {0, 1}) {
+    const ClientOptions options{.reconnect = Seconds(30), .worker = Worker{.index = index, .count = 2, .run = 1}};
+    there.push_back(std::make_unique<Client>(std::vector{plain.place}, "", options));
+    here.push_back(std::make_unique<Client>(std::vector{place}, "", options));
+  }
+  for (const auto& clients : {&there, &here})
+    for (const auto& client : *clients) client->open(spec);
+  const auto train = [&](int first, int last) {
+    for (const auto& clients : {&there, &here})
+      for (int step = first; step < last; ++step)
+        for (int worker = 0; worker < 2; ++worker) train_step(*(*clients)[static_cast<std::size_t>(worker)], 0, kRows, 3, worker, step);
+  };
+  const auto again = [&] {
+    logged.kill();
+    logged.start();
+  };
+  train(0, 5);
+  again();
+  train(5, 9);
+  for (const auto& clients : {&there, &here}) {
+    const std::filesystem::path to = saved.path() / (clients == &there ? "there" : "here");
+    clients->front()->begin_save(to);
+    clients->front()->finish_save();
+  }
+  train(9, 12);
+  again();
+  for (const auto& clients : {&there, &here}) clients->front()->load(saved.path() / (clients == &there ? "there" : "here"));
+  again();
+  train(12, 15);
+  again();
+  std::vector<Key> keys(kRows);
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<float> first(3 * kRows), second(3 * kRows);
+  there.front()->pull(0, keys, first, Absent::zeros);
+  here.front()->pull(0, keys, second, Absent::zeros);
+  EXPECT_EQ(first, second);
+}
+
+}  // namespace
+}  // namespace tessera::ps
