@@ -14,6 +14,7 @@
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
 #include "cli/plan_write.hpp"
+#include "cli/train_command.hpp"
 #include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
@@ -112,6 +113,19 @@ bool has_blocks(const model::JobSpec& job) {
   }
 }
 
+// Of documents that a planner elsewhere does not have nothing is known.
+std::vector<std::int64_t> lengths_if_here(const model::JobSpec& job) {
+  if (!job.data.lengths) return {};
+  try {
+    return drawn_lengths(job, *prepare_data(job));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    std::fprintf(stderr, "note: %s; plans are priced as if all samples had %lld tokens\n", error.message().c_str(),
+                 static_cast<long long>(job.model.dim("seq")));
+    return {};
+  }
+}
+
 void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   std::string said;
@@ -122,14 +136,19 @@ void make_plan(const PlanOptions& options) {
   for (const std::string& file : {options.output, options.html})
     if (!file.empty()) check_can_write(file);
   std::fprintf(stderr, "%s", said.c_str());
+  const std::vector<std::int64_t> lengths = lengths_if_here(job);
   auto watch = std::make_unique<control::SearchWatch>(control::OnInterrupt::stop_search);
-  search::SearchResult result = search::search(
-      job, cluster, profile,
-      {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds, .watch = watch->watch()});
+  search::SearchResult result = search::search(job, cluster, profile,
+                                               {.top = options.top,
+                                                .vendors = {},
+                                                .front = !options.html.empty(),
+                                                .seconds = options.seconds,
+                                                .watch = watch->watch(),
+                                                .lengths = lengths});
   const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, profile, &watch->watch()->stop);
   if (options.top > 0) search::keep_within_measured(result, job.model, cluster);
   std::optional<Baseline> baseline;
-  if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}, .watch = watch->watch()});
+  if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}, .watch = watch->watch(), .lengths = lengths});
   const bool cut_short = watch->stopped();
   watch.reset();
   if (const std::string crowding = plan::crowding_of(result.best, cluster); !crowding.empty())
@@ -168,7 +187,8 @@ void make_plan(const PlanOptions& options) {
     out += text("\nsearched for ", to_text(Seconds(options.seconds)), ": no plan of the space takes less than ",
                 to_text(Seconds(result.bound)), "\n");
   if (baseline) out += comparison(input, result, *baseline, columns);
-  out += text(memory_terms_text(result.best, input), "\nsimulated: a step of ", to_text(simulated),
+  const bool dealt = result.best.lengths && result.best.lengths->mean > 0;  // which the simulator does not play
+  out += text(memory_terms_text(result.best, input), dealt ? "" : text("\nsimulated: a step of ", to_text(simulated)),
               "\nprices: ", prices_text(result.best, input, !options.profile.empty()), "\n");
   std::printf("%s%s", fitted(out, columns).c_str(), to_text(written).c_str());
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());

@@ -10,8 +10,7 @@ namespace tessera::cli {
 namespace {
 
 double rate_of(const PlanInput& input, const plan::Plan& plan) {
-  const std::int64_t each = input.job.model.dims.contains("seq") ? input.job.model.dim("seq") : 1;
-  return static_cast<double>(plan.global_batch * each) / plan.predicted->step.value;
+  return static_cast<double>(plan.global_batch) * plan.tokens_of_sample(input.job.model) / plan.predicted->step.value;
 }
 
 double part_of(const plan::Plan& plan, const std::string& name) {

@@ -161,28 +161,26 @@ std::string devices_text(const plan::Plan& plan, const cluster::ClusterSpec& clu
 Json facts_of(const PlanInput& input, const search::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const double step = plan.predicted->step.value;
-  std::int64_t tokens = plan.global_batch;
-  if (input.job.model.dims.contains("seq")) tokens *= input.job.model.dim("seq");
-  return {
-      {"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ",
-                     input.job.model.block_count(), " blocks")},
-      {"cluster", input.cluster.name},
-      {"devices", devices_text(plan, input.cluster)},
-      {"workers", plan.world_size()},
-      {"family", result.best_family},
-      {"strategy", to_text(plan.stages.front().runs.front().strategy)},
-      {"stages", plan.stages.size()},
-      {"schedule", plan.schedule_text()},
-      {"micro_batches", plan.micro_batches},
-      {"micro_batch", plan.micro_batch_text()},
-      {"global_batch", plan.global_batch},
-      {"precision", model::name_of(plan.precision)},
-      {"step", step},
-      {"tokens", text(count_text(static_cast<double>(tokens) / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
-      {"bubble", plan.predicted->bubble},
-      {"utilization", cost::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
-      {"considered", result.considered},
-      {"measured", !input.profile.blocks.empty()}};
+  const double tokens = static_cast<double>(plan.global_batch) * plan.tokens_of_sample(input.job.model);
+  return {{"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ",
+                         input.job.model.block_count(), " blocks")},
+          {"cluster", input.cluster.name},
+          {"devices", devices_text(plan, input.cluster)},
+          {"workers", plan.world_size()},
+          {"family", result.best_family},
+          {"strategy", to_text(plan.stages.front().runs.front().strategy)},
+          {"stages", plan.stages.size()},
+          {"schedule", plan.schedule_text()},
+          {"micro_batches", plan.micro_batches},
+          {"micro_batch", plan.micro_batch_text()},
+          {"global_batch", plan.global_batch},
+          {"precision", model::name_of(plan.precision)},
+          {"step", step},
+          {"tokens", text(count_text(tokens / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
+          {"bubble", plan.predicted->bubble},
+          {"utilization", cost::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
+          {"considered", result.considered},
+          {"measured", !input.profile.blocks.empty()}};
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
   std::printf("step %s, %s %s/s, model FLOPs utilization %.1f %%\n", to_text(result.step).c_str(),
               count_text(each / result.step.value).c_str(), tokens ? "tokens" : "samples",
               100 * cost::utilization(plan, job.model, input.cluster, result.step));
+  if (plan.lengths) std::printf("were all samples %lld tokens long\n", static_cast<long long>(job.model.dim("seq")));
   std::printf("of all ranks' time: computing %.1f %%, exposed communication %.1f %%, idle %.1f %%\n\n", 100 * result.utilization,
               100 * result.exposed, 100 * result.bubble);
   using Align = Table::Align;

@@ -84,8 +84,8 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
                    " hosts, and `train` runs all its workers on this one; to train on several, name them with --hosts or --launcher"));
   if (plan.predicted)
     log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
-                   count_text(static_cast<double>(plan.global_batch * (model::classifies(job.model) ? 1 : job.model.dim("seq"))) /
-                              plan.predicted->step.value),
+                   count_text(static_cast<double>(plan.global_batch) *
+                              (model::classifies(job.model) ? 1.0 : plan.tokens_of_sample(job.model)) / plan.predicted->step.value),
                    " ", model::counted_in(job.model), "/s, ",
                    to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
 }
@@ -149,7 +149,7 @@ void train(const TrainOptions& options) {
   const auto dataset = prepare_data(job);
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, options.resume ? at_last_speeds(found, run) : found,
-                                        plan_file_of(options, job, run), options.measure, workers);
+                                        plan_file_of(options, job, run), options.measure, workers, drawn_lengths(job, *dataset));
   const cluster::ClusterSpec& cluster = chosen.cluster;
   show_choice(chosen, job, cluster, workers);
   check_accelerators(chosen.plan, cluster, workers);
@@ -212,6 +212,10 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   return dataset;
 }
 
+std::vector<std::int64_t> drawn_lengths(const model::JobSpec& job, const data::Dataset& dataset) {
+  return job.data.lengths ? data::as_text(dataset)->first_lengths(job.train.global_batch) : std::vector<std::int64_t>();
+}
+
 namespace {
 
 [[noreturn]] void refuse_here(const std::string& what, const Where& where, const std::string& expected) {
@@ -243,7 +247,7 @@ void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) 
 
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure,
-                       const Workers& workers) {
+                       const Workers& workers, const std::vector<std::int64_t>& lengths) {
   ChosenPlan chosen;
   chosen.cluster = cluster;
   // What only planning knows is refused before anything is measured or started.
@@ -265,7 +269,8 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     chosen.profile = measure_into_cache(train_yaml, overrides, job, cluster, workers);
   chosen.cluster = profile::at_measured_speeds(cluster, chosen.profile);
   control::SearchWatch watch(control::OnInterrupt::end_process);
-  chosen.search = search::search(job, chosen.cluster, chosen.profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
+  chosen.search =
+      search::search(job, chosen.cluster, chosen.profile, {.top = 5, .vendors = vendors, .watch = watch.watch(), .lengths = lengths});
   chosen.plan = chosen.search->best;
   return chosen;
 }

@@ -383,7 +383,6 @@ void deal_lengths(const ConfigNode& root, JobSpec& job) {
         .error("delayed_exchange with data.lengths, by which every step has passes of its own", "no delayed_exchange");
   parallel.kind = ParallelChoice::Kind::degrees;
   parallel.pp = parallel.tp = 1;
-  parallel.cp = std::max(1, parallel.cp);
   parallel.zero = parallel.zero.value_or(0);
 }
 

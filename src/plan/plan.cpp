@@ -86,4 +86,9 @@ std::int64_t Plan::items_before(const Stage& stage, std::int64_t ranks, std::int
   return items;
 }
 
+double Plan::tokens_of_sample(const model::ModelSpec& model) const {
+  if (lengths && lengths->mean > 0) return lengths->mean;
+  return model.dims.contains("seq") ? static_cast<double>(model.dim("seq")) : 1;
+}
+
 }  // namespace tessera::plan

@@ -127,6 +127,8 @@ struct Lengths {
   double pass = 0;            // whatever it holds
   double token = 0;           // of a token, without attention
   double pair = 0;            // of a query and a key
+  // Tokens of a sample, as the mean over those that the plan was priced by. 0: it was priced as if all had model.seq.
+  double mean = 0;
 };
 
 // What the simulator says of a plan.
@@ -194,6 +196,8 @@ struct Plan {
   // How many of a micro-batch's `items` belong to the first `ranks` ranks of a stage; every sample has the same number of items. A stage
   // of 4 ranks without shares: items_before(stage, 1, 8) is 2.
   std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;
+  // Of a sample: model.seq, or the mean of those that the plan was priced by; 1 where the model has no sequences.
+  double tokens_of_sample(const model::ModelSpec& model) const;
 };
 
 // Throws invalid_config, which names the field, its file and line, and what would be valid, when degrees do not divide or do not make the

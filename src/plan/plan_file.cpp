@@ -15,6 +15,7 @@ constexpr std::int64_t kMostRanks = 1 << 20;
 constexpr std::int64_t kMostSamples = 1 << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 constexpr double kMostSeconds = 1e6;  // of a token or a pass
+constexpr double kMostTokens = 1e12;  // of a sample
 
 // "[a, b, c]" with one value a line, of each item as `json` writes it.
 template <typename Items, typename Write>
@@ -76,7 +77,8 @@ std::string json_of(const Lengths& lengths) {
   for (const Lengths::Group& group : lengths.groups)
     groups += text(groups.empty() ? "" : ", ", "{\"degree\": ", group.degree, ", \"exchange_seconds\": ", Json(group.exchange).dump(), "}");
   return text("{\"pass_seconds\": ", Json(lengths.pass).dump(), ", \"token_seconds\": ", Json(lengths.token).dump(),
-              ", \"pair_seconds\": ", Json(lengths.pair).dump(), ", \"groups\": [", groups, "]}");
+              ", \"pair_seconds\": ", Json(lengths.pair).dump(), lengths.mean > 0 ? ", \"mean_tokens\": " + Json(lengths.mean).dump() : "",
+              ", \"groups\": [", groups, "]}");
 }
 
 int small_int(const ConfigNode& node, std::int64_t least) { return static_cast<int>(node.as_int_between(least, kMostRanks)); }
@@ -140,7 +142,7 @@ Stage read_stage(const ConfigNode& node) {
 }
 
 Lengths read_lengths(const ConfigNode& node) {
-  node.allow_only({"pass_seconds", "token_seconds", "pair_seconds", "groups"});
+  node.allow_only({"pass_seconds", "token_seconds", "pair_seconds", "mean_tokens", "groups"});
   const auto seconds = [](const ConfigNode& value) {
     const double number = value.as_double();
     if (!(number >= 0 && number <= kMostSeconds)) throw value.error(text("found ", number), text("seconds from 0 to ", kMostSeconds));
@@ -155,6 +157,11 @@ Lengths read_lengths(const ConfigNode& node) {
                                      "ascending degrees");
   }
   if (lengths.groups.empty()) throw node.at("groups").error("there is no group", "at least one");
+  if (const auto mean = node.find("mean_tokens")) {
+    lengths.mean = mean->as_double();
+    if (!(lengths.mean >= 1 && lengths.mean <= kMostTokens))
+      throw mean->error(text("found ", lengths.mean), text("tokens from 1 to ", kMostTokens));
+  }
   return lengths;
 }
 

@@ -87,6 +87,7 @@ class Dealer {
       if (begin < end) deal_to(lengths_.groups[g], std::span(by_length_).subspan(begin, end - begin), through, out);
     }
     out.seconds = std::ranges::max(through);
+    out.idle = out.seconds > 0 ? 1 - std::accumulate(through.begin(), through.end(), 0.0) / (ranks_ * out.seconds) : 0;
     return out;
   }
 

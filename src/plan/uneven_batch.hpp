@@ -23,6 +23,7 @@ struct UnevenBatch {
   std::vector<SharedPass> passes;
   double seconds = 0;  // until the last rank is through
   double bound = 0;    // no layout takes less, as `lengths` prices them
+  double idle = 0;     // share of it, 0..1, in which ranks have made their passes, as the mean of all ranks
 };
 
 // What a row of so many tokens is padded to, so that `degree` ranks can cut it in twice as many parts.

@@ -287,8 +287,10 @@ std::string lengths_text(const plan::Plan& plan, const model::ModelSpec& model) 
   if (!plan.lengths) return {};
   std::string degrees;
   for (const plan::Lengths::Group& group : plan.lengths->groups) degrees += text(degrees.empty() ? "" : ", ", group.degree);
-  return text("were all samples ", model.dim("seq"), " tokens long; ranks hold ", plan::tokens_per_rank(plan, model.dim("seq")),
-              " tokens at once, and share rows in groups of ", degrees, "\n");
+  const std::string of = plan.lengths->mean > 0 ? fmt::format("of samples of {:.0f} tokens on average", plan.lengths->mean)
+                                                : text("were all samples ", model.dim("seq"), " tokens long");
+  return text(of, "; ranks hold ", plan::tokens_per_rank(plan, model.dim("seq")), " tokens at once, and share rows in groups of ", degrees,
+              "\n");
 }
 
 }  // namespace
@@ -306,10 +308,15 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   if (!plan.servers.empty()) out += "parameter servers: " + plan.servers_text() + "\n";
   out += drawing(plan, blocks, cluster, columns) + "\n";
   const bool tokens = model.dim("vocab") > 0;
+  // What samples of other lengths than model.seq compute is not counted.
+  const std::string utilization =
+      plan.lengths && plan.lengths->mean > 0
+          ? ""
+          : fmt::format(", model FLOPs utilization {:.1f} %", 100 * cost::utilization(plan, model, cluster, prediction.step));
   out +=
-      fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
-                  count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value),
-                  tokens ? "tokens" : "samples", 100 * cost::utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
+      fmt::format("step {}, {} {}/s{}, ranks idle {:.1f} %\n", to_text(prediction.step),
+                  count_text(static_cast<double>(plan.global_batch) * (tokens ? plan.tokens_of_sample(model) : 1) / prediction.step.value),
+                  tokens ? "tokens" : "samples", utilization, 100 * prediction.bubble);
   out += lengths_text(plan, model);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));

@@ -1,12 +1,20 @@
 #include "search/length_prices.hpp"
 
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
 #include "plan/tensor_cut.hpp"
+#include "plan/uneven_batch.hpp"
 
 namespace tessera::search {
 namespace {
 
 // Launching the operators of a block, forward and backward, on a CPU worker: about 40 of them.
 constexpr double kLaunched = 4e-4;
+// Of a prediction's parts (sim.cpp, closed_form.cpp), those that do not depend on samples.
+constexpr std::string_view kOncePerStep[] = {"gradient exchange", "optimizer", "parameter gather", "parameter exchange"};
 
 double attention_share(const model::BlockSpec& block) {
   double attention = 0, all = 0;
@@ -54,6 +62,28 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
       out.pass += kLaunched;
     }
   return out;
+}
+
+void price_by_lengths(plan::Plan& plan, std::span<const std::int64_t> samples, std::int64_t seq) {
+  const int ranks = plan.stages.front().width();
+  const std::int64_t tokens = plan::tokens_per_rank(plan, seq);
+  const auto batch = static_cast<std::size_t>(plan.global_batch);
+  double passes = 0, idle = 0;
+  const std::size_t batches = samples.size() / batch;
+  for (std::size_t i = 0; i < batches; ++i) {
+    const plan::UnevenBatch dealt = plan::deal(samples.subspan(i * batch, batch), *plan.lengths, ranks, tokens);
+    passes += dealt.seconds / static_cast<double>(batches);
+    idle += dealt.seconds * dealt.idle / static_cast<double>(batches);
+  }
+  plan::Prediction& prediction = *plan.predicted;
+  double rest = 0;
+  for (const auto& [name, seconds] : prediction.parts)
+    if (std::ranges::find(kOncePerStep, name) != std::end(kOncePerStep)) rest += seconds.value;
+  prediction.step = Seconds(passes + rest);
+  prediction.parts = {{"passes", Seconds(passes - idle)}, {"gradients, optimizer", Seconds(rest)}, {"idle", Seconds(idle)}};
+  prediction.bubble = idle / prediction.step.value;
+  plan.lengths->mean =
+      static_cast<double>(std::accumulate(samples.begin(), samples.end(), std::int64_t{0})) / static_cast<double>(samples.size());
 }
 
 }  // namespace tessera::search

@@ -8,6 +8,7 @@
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/devices.hpp"
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
@@ -77,7 +78,7 @@ class PlanSearch {
 
   SearchResult run() {
     check_given(job_, cluster_, devices_);
-    return space_.uniform ? run_uniform() : run_free();
+    return job_.data.lengths ? run_lengths() : space_.uniform ? run_uniform() : run_free();
   }
 
  private:
@@ -93,6 +94,72 @@ class PlanSearch {
     }
     if (options_.top > 0) add_too_large(std::move(fitting), out.too_large);
     finish(out);
+    return out;
+  }
+
+  // Of samples of different lengths: the best of each degrees, whatever micro-batches. What it takes to deal samples depends on how many
+  // ranks may share one, and on how many tokens a rank holds at once, and little on what a step of samples of one length takes.
+  SearchResult run_lengths() {
+    SearchResult out;
+    const std::vector<BlockSpace> ways = ways_to_share();
+    for (const BlockSpace& way : ways) {
+      if (out_of_time() && !found_.empty()) break;
+      try {
+        BlockProblem problem =
+            problem_of(job_, cluster_, way, std::max<std::int64_t>(1, options_.effort / static_cast<std::int64_t>(ways.size())));
+        problem.top = options_.top;
+        problem.give_up = true;
+        BlockAnswer answer = search(problem);
+        out.considered += answer.considered;
+        for (plan::Plan& plan : answer.plans) {
+          const std::string family = family_of(plan);
+          add(family, std::move(plan));
+        }
+      } catch (const Error& error) {
+        // Nothing divides.
+        if (error.code() != ErrorCode::invalid_config) throw;
+      }
+    }
+    if (found_.empty()) {
+      BlockAnswer answer = search_all(options_.top, out);
+      for (plan::Plan& plan : answer.plans) add(family_of(plan), std::move(plan));
+    }
+    finish(out);
+    return out;
+  }
+
+  std::int64_t most_ranks() const {
+    std::int64_t out = 1;
+    for (const int g : devices_.groups) {
+      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(g)];
+      const std::vector<NodeRanks>& listed = devices_.node_ranks[static_cast<std::size_t>(g)];
+      for (const NodeRanks& ranks : listed.empty() ? std::vector<NodeRanks>{{group.devices_per_node}} : listed)
+        out = std::max(out, std::int64_t{ranks.count} * std::min(group.nodes, ranks.most_nodes));
+    }
+    return out;
+  }
+
+  // The space, for each number of ranks that share a sample at most, each number of micro-batches, and each way to exchange.
+  std::vector<BlockSpace> ways_to_share() const {
+    std::vector<BlockSpace> out;
+    for (const std::int64_t degree :
+         space_.given.context > 0 ? std::vector<std::int64_t>{space_.given.context} : plan::divisors_of(most_ranks())) {
+      for (const std::int64_t micro_batches : plan::divisors_of(job_.train.global_batch)) {
+        if (!GivenDegrees::allows(space_.given.micro_batches, micro_batches)) continue;
+        BlockSpace way = space_;
+        way.given.context = static_cast<int>(degree);
+        way.most_context = std::max(way.most_context, way.given.context);
+        way.given.micro_batches = micro_batches;
+        if (degree == 1 || way.context) {
+          out.push_back(way);
+          continue;
+        }
+        for (const model::ContextKind context : {model::ContextKind::ring, model::ContextKind::ulysses}) {
+          way.context = context;
+          out.push_back(way);
+        }
+      }
+    }
     return out;
   }
 
@@ -138,9 +205,11 @@ class PlanSearch {
   // The best of what was found, the front and the runners-up.
   void finish(SearchResult& out) {
     std::ranges::stable_sort(found_, {}, &Candidate::step);
-    // A family whose best plan is also that of a wider one says nothing new.
-    std::set<std::string> seen;
-    std::erase_if(found_, [&](const Candidate& candidate) { return !seen.insert(to_json(candidate.plan)).second; });
+    // A family whose best plan is also that of a wider one says nothing new, and of a family the best counts.
+    std::set<std::string> plans, families;
+    std::erase_if(found_, [&](const Candidate& candidate) {
+      return !plans.insert(to_json(candidate.plan)).second || !families.insert(candidate.family).second;
+    });
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
@@ -256,7 +325,9 @@ class PlanSearch {
 
   plan::Plan as_trained(plan::Plan plan) {
     plan = delayed_if_faster(std::move(plan));
-    if (job_.data.lengths) plan.lengths = length_prices(plan, job_, cost_model_);
+    if (!job_.data.lengths) return plan;
+    plan.lengths = length_prices(plan, job_, cost_model_);
+    if (!options_.lengths.empty()) price_by_lengths(plan, options_.lengths, job_.model.dim("seq"));
     return plan;
   }
 

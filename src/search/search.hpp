@@ -25,9 +25,9 @@ struct WorkerShape {
 std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
 
 struct SearchOptions {
-  int top = 5;                       // runners-up to keep, the best of each family
-  std::vector<std::string> vendors;  // only devices of these vendors; empty: of all
-  bool front = false;                // keep SearchResult::front; slower, as a bound on the time alone then rules out less
+  int top = 5;                            // runners-up to keep, the best of each family
+  std::vector<std::string> vendors = {};  // only devices of these vendors; empty: of all
+  bool front = false;                     // keep SearchResult::front; slower, as a bound on the time alone then rules out less
   // Blocks' options that each search over blocks may try, about six million a second, a simulated plan counting as some thousand; then the
   // best so far counts.
   std::int64_t effort = 12'000'000;
@@ -38,6 +38,9 @@ struct SearchOptions {
   // Of a model with tables: threads of the run's own parameter servers by host, in the order of cluster::speeds_of_hosts. Empty: none where
   // the job names servers, and else what is best, by what the profile says of rows.
   std::vector<int> serving = {};
+  // Of a job with data.lengths: tokens of the samples of some batches, as training draws them, by which plans are priced then. Empty: they
+  // are not known, and plans are priced as if all samples had model.seq.
+  std::vector<std::int64_t> lengths = {};
 };
 // A considered plan in few words.
 struct FrontPoint {

@@ -54,6 +54,7 @@ Plan any_plan() {
   if (plan.delayed_exchange) plan.staleness = *rc::gen::element(0, 1);
   if (*rc::gen::arbitrary<bool>()) {
     plan.lengths = Lengths{{}, number(1000) / 999.0, number(1000) / 1e7, number(1000) / 1e10};
+    plan.lengths->mean = number(2) * 512.5;
     for (int degree = 1 + number(3); degree < 10; degree += 1 + number(8)) plan.lengths->groups.push_back({degree, number(1000) / 1e8});
   }
   for (int i = number(9); i >= 0; --i) plan.ranks.push_back({number(4), number(100), number(16), 1 + number(64)});

@@ -76,6 +76,7 @@ RC_GTEST_PROP(UnevenBatch, DealsEachSampleOnceToAlignedGroupsThatHoldIt, ()) {
   const double seconds = seconds_of(batch, samples, lengths, ranks);
   RC_ASSERT(std::abs(batch.seconds - seconds) <= 1e-9 * seconds);
   RC_ASSERT(batch.bound <= batch.seconds * (1 + 1e-9));
+  RC_ASSERT(batch.idle > -1e-9 && batch.idle < 1);
 }
 
 TEST(UnevenBatch, IsTheSameEveryTime) {

@@ -33,6 +33,21 @@ def test_a_run_goes_on_with_the_samples_of_its_step(tessera):
     assert all("planned" not in sent for sent in traffic["dimensions"].values())
 
 
+def test_a_plan_is_chosen_for_the_lengths_of_the_documents(tessera):
+    yaml = job(tessera, "chosen", dp=1)
+    auto = ("--set", "parallel=auto")
+    plan = json.loads(tessera("plan", yaml, *auto, "--json").stdout)["plan"]
+    # Nine of ten have 5 to 90 letters, the others 256, and each an end.
+    assert 50 < plan["lengths"]["mean_tokens"] < 90
+    known = tessera("plan", yaml, *auto).stdout
+    assert f"of samples of {plan['lengths']['mean_tokens']:.0f} tokens on average" in known
+    elsewhere = tessera("plan", yaml, *auto, "--set", "data.source=elsewhere.jsonl")
+    assert "plans are priced as if all samples had 256 tokens" in elsewhere.stderr and "were all samples 256 tokens long" in elsewhere.stdout
+    trained = tessera("train", yaml, *auto, "--no-measure")
+    assert "predicted: " in trained.stderr and len(tessera.metrics("chosen")) == 4
+    assert json.loads((tessera.folder / "runs/chosen/plan.json").read_text())["lengths"] == plan["lengths"]
+
+
 def test_what_cannot_be_dealt_is_refused(tessera):
     refused = tessera("train", job(tessera, "refused", tp=2), "--no-measure", check=False)
     assert refused.returncode != 0 and "tp 2 with data.lengths" in refused.stderr
