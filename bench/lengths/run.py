@@ -4,6 +4,7 @@
 
 A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
 the same batches in turns. Passes are priced by the roofline, without a profile. The ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
+"auto" is what `parallel: auto` plans for the same hosts, with all of their memory.
 Needs root (tools/netlab).
 """
 import argparse
@@ -31,8 +32,11 @@ LENGTHS = {"lognormal, median 128": (32, True, {"source": "synthetic", "lengths"
 SKIPPED_STEPS = 1
 
 
+AUTO = ("auto",)
+
+
 def words(way):
-    return f"{way[0]}, cp {way[1]}, {way[2]}"
+    return "auto" if way == AUTO else f"{way[0]}, cp {way[1]}, {way[2]}"
 
 
 def write_texts(path):
@@ -49,11 +53,11 @@ class Bench:
         degrees = [("flexible", HOSTS)] + [("fixed", cp) for cp in (2, 4) if cp * arguments.tokens >= LONGEST]
         self.ways = [(groups, cp, context) for groups, cp in degrees for context in ("ring", "ulysses")]
 
-    def job(self, lengths, groups, cp, context):
+    def job(self, lengths, groups, cp=1, context=None):
         # Micro-batches of as many samples of the full length as a rank has room for.
         samples = self.arguments.tokens * cp // LONGEST
         batch, _, data = LENGTHS[lengths]
-        parallel = {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": context, "zero": 0, "recompute": "none",
+        parallel = "auto" if groups == "auto" else {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": context, "zero": 0, "recompute": "none",
                     "micro_batches": batch // (HOSTS // cp) // samples, "context_groups": groups}
         return {"name": "lengths", "model": MODEL, "data": data, "parallel": parallel,
                 "train": {"steps": 1, "global_batch": batch, "precision": "fp32", "eval": {"sequences": 1}},
@@ -64,10 +68,11 @@ class Bench:
         return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(" ")[0].strip(","), *way))), job, self.environment)
 
     def row(self, netlab, lengths):
-        plans = {way: self.plan(lengths, way) for way in self.ways}
-        seconds, losses = {way: [] for way in self.ways}, {}
+        ways = [*self.ways, AUTO]
+        plans = {way: self.plan(lengths, way) for way in ways}
+        seconds, losses = {way: [] for way in ways}, {}
         for turn in range(self.arguments.rounds):
-            for way in self.ways:
+            for way in ways:
                 run = self.folder / "run"
                 with netlab.Lab(HOSTS, [self.arguments.gbit], [self.arguments.cpu] * HOSTS) as lab:
                     seconds[way] += train_on_hosts(lab, self.tessera, *plans[way], run, self.arguments.steps, self.environment)[SKIPPED_STEPS:]
@@ -75,8 +80,10 @@ class Bench:
                 print(f"round {turn + 1} of {self.arguments.rounds}, {lengths}, {words(way)}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr)
         medians = {way: statistics.median(values) for way, values in seconds.items()}
         flexible, fixed = (min((way for way in self.ways if (way[0] == "fixed") == is_fixed), key=medians.get) for is_fixed in (False, True))
+        chosen = json.loads(plans[AUTO][1].read_text())
         dealt = json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[flexible]], self.environment))
-        return {"lengths": lengths, "seconds": {words(way): medians[way] for way in self.ways}, "flexible": words(flexible), "fixed": words(fixed), "ratio": medians[fixed] / medians[flexible],
+        return {"lengths": lengths, "seconds": {words(way): medians[way] for way in ways},
+                "auto": f"cp {chosen['stages'][0]['blocks'][0].get('cp', 1)}, {chosen['micro_batches']} micro-batches", "flexible": words(flexible), "fixed": words(fixed), "ratio": medians[fixed] / medians[flexible],
                 "loss_difference": max(abs(losses[way] / losses[flexible] - 1) for way in self.ways), "dealt": dealt}
 
 
@@ -86,10 +93,10 @@ def geometric_mean(ratios):
 
 def show(result):
     print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once; seconds of a step")
-    print(f"{'lengths':<30}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}   fastest")
+    print(f"{'lengths':<30}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}{'auto':>10}   fastest")
     for row in result["rows"]:
         own, many = row["dealt"]
-        print(f"{row['lengths']:<30}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms   {row['flexible']}; {row['fixed']}")
+        print(f"{row['lengths']:<30}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms{row['seconds']['auto']:10.3f}   {row['flexible']}; {row['fixed']}; auto: {row['auto']}")
     if result["geometric_mean"]:
         print(f"geometric mean of the ratios without uniform lengths: {result['geometric_mean']:.2f}, of all: {result['of_all']:.2f}")
 

@@ -1,11 +1,12 @@
 """Measures parameter servers: a table alone beside a plain one, embeddings of PyTorch and FBGEMM in one process, and one server with one worker beside PaddlePaddle's.
 
-    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,paddle,load,growth,tier,move] [--json]
+    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,log,paddle,load,growth,tier,move] [--json]
 
 Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones of 64 x 26: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU
 time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
 
-PaddlePaddle 2.6.2, which has a parameter server where 3.x has none, and FBGEMM come from the package index into .cache on first use (0.6 GB). `service` and `paddle` take turns.
+PaddlePaddle 2.6.2, which has a parameter server where 3.x has none, and FBGEMM come from the package index into .cache on first use (0.6 GB). `service`, `log` and `paddle` take turns; `log` is a server with `--log`,
+in a folder under build/.
 Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls; each round into new servers. Resident bytes of a row are what the server's memory grew by.
 
 `load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
@@ -36,7 +37,7 @@ from scale import scale, show_scale  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier", "move"]
+PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "log", "paddle", "load", "growth", "tier", "move"]
 PADDLE = "2.6.2"
 FBGEMM = "1.8.0"  # the release for the torch that setup installs
 TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
@@ -93,11 +94,12 @@ def working(server, name, words):
         server.wait()
 
 
-def tessera(bin_folder, rows):
+def tessera(bin_folder, rows, logs=None):
     place = f"127.0.0.1:{free_port()}"
-    server = subprocess.Popen([bin_folder / "tessera", "ps", "serve", "--listen", place], stdout=subprocess.PIPE, text=True)
+    words = ["--log", tempfile.mkdtemp(dir=logs)] if logs else []
+    server = subprocess.Popen([bin_folder / "tessera", "ps", "serve", "--listen", place, *words], stdout=subprocess.PIPE, text=True)
     server.stdout.readline()
-    return working(server, "Tessera", [bin_folder / "tessera_bench_ps_service", place, rows, server.pid])
+    return working(server, "with a log" if logs else "Tessera", [bin_folder / "tessera_bench_ps_service", place, rows, server.pid])
 
 
 def listens(port):
@@ -121,9 +123,9 @@ def medians(answers):
     return {measure: statistics.median(answer[measure] for answer in answers) for measure in answers[0]}
 
 
-def in_turns(arguments):
+def in_turns(arguments, logs):
     """Of each side and what it did: the medians of what it told."""
-    starts = {"service": lambda: tessera(arguments.bin, arguments.rows), "paddle": lambda: paddle(arguments.rows, "at-once")}
+    starts = {"service": lambda: tessera(arguments.bin, arguments.rows), "log": lambda: tessera(arguments.bin, arguments.rows, logs), "paddle": lambda: paddle(arguments.rows, "at-once")}
     starts = [start for name, start in starts.items() if name in arguments.only]
     inserts = []
     for _ in range(arguments.rounds - 1):
@@ -245,8 +247,9 @@ def main():
         result["torch"] = torch_embedding(arguments.rows, arguments.rounds)
     if "fbgemm" in arguments.only:
         result["fbgemm"] = fbgemm(arguments.rows, arguments.rounds)
-    if {"service", "paddle"} & set(arguments.only):
-        result["sides"] = in_turns(arguments)
+    if {"service", "log", "paddle"} & set(arguments.only):
+        with tempfile.TemporaryDirectory(dir=ROOT / "build") as logs:
+            result["sides"] = in_turns(arguments, logs)
     if "load" in arguments.only:
         result["load"] = load(arguments)
     if "growth" in arguments.only:

@@ -113,19 +113,6 @@ bool has_blocks(const model::JobSpec& job) {
   }
 }
 
-// Of documents that a planner elsewhere does not have nothing is known.
-std::vector<std::int64_t> lengths_if_here(const model::JobSpec& job) {
-  if (!job.data.lengths) return {};
-  try {
-    return drawn_lengths(job, *prepare_data(job));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    std::fprintf(stderr, "note: %s; plans are priced as if all samples had %lld tokens\n", error.message().c_str(),
-                 static_cast<long long>(job.model.dim("seq")));
-    return {};
-  }
-}
-
 void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   std::string said;
@@ -136,7 +123,7 @@ void make_plan(const PlanOptions& options) {
   for (const std::string& file : {options.output, options.html})
     if (!file.empty()) check_can_write(file);
   std::fprintf(stderr, "%s", said.c_str());
-  const std::vector<std::int64_t> lengths = lengths_if_here(job);
+  const std::vector<std::int64_t> lengths = lengths_if_known(job);
   auto watch = std::make_unique<control::SearchWatch>(control::OnInterrupt::stop_search);
   search::SearchResult result = search::search(job, cluster, profile,
                                                {.top = options.top,
@@ -148,7 +135,7 @@ void make_plan(const PlanOptions& options) {
   const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, profile, &watch->watch()->stop);
   if (options.top > 0) search::keep_within_measured(result, job.model, cluster);
   std::optional<Baseline> baseline;
-  if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}, .watch = watch->watch(), .lengths = lengths});
+  if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}, .watch = watch->watch()});
   const bool cut_short = watch->stopped();
   watch.reset();
   if (const std::string crowding = plan::crowding_of(result.best, cluster); !crowding.empty())
@@ -158,12 +145,13 @@ void make_plan(const PlanOptions& options) {
   const std::vector<Written> written = write_for_others(options.write, plans, job);
   if (!options.output.empty()) write_named(options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_named(options.html, plan_report(input, result));
+  const bool dealt = result.best.lengths && result.best.lengths->mean > 0;  // which the simulator does not play
   if (options.json) {
     if (options.explain) std::fprintf(stderr, "%s", search::explain(result, job.model, cluster, columns_of(STDERR_FILENO)).c_str());
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
                                   {"family", result.best_family},
-                                  {"simulated_s", simulated.value},
                                   {"measured", !profile.blocks.empty() && cost::plays_exchanges(result.best, cluster)}};
+    if (!dealt) out["simulated_s"] = simulated.value;
     if (cut_short) out["cut_short"] = true;
     if (result.bound > 0) out["bound_s"] = result.bound;
     int fullest = 0;
@@ -187,7 +175,6 @@ void make_plan(const PlanOptions& options) {
     out += text("\nsearched for ", to_text(Seconds(options.seconds)), ": no plan of the space takes less than ",
                 to_text(Seconds(result.bound)), "\n");
   if (baseline) out += comparison(input, result, *baseline, columns);
-  const bool dealt = result.best.lengths && result.best.lengths->mean > 0;  // which the simulator does not play
   out += text(memory_terms_text(result.best, input), dealt ? "" : text("\nsimulated: a step of ", to_text(simulated)),
               "\nprices: ", prices_text(result.best, input, !options.profile.empty()), "\n");
   std::printf("%s%s", fitted(out, columns).c_str(), to_text(written).c_str());

@@ -1,5 +1,7 @@
 #include "cli/plan_compare.hpp"
+
 #include "base/table.hpp"
+#include "cli/train_command.hpp"
 #include "cost/cost.hpp"
 #include "search/search.hpp"
 
@@ -32,13 +34,14 @@ std::string time_text(double seconds) { return seconds > 0 ? to_text(Seconds(sec
 
 }  // namespace
 
-Baseline plan_baseline(const PlanSource& source, const search::SearchOptions& options) {
+Baseline plan_baseline(const PlanSource& source, search::SearchOptions options) {
   if (source.overrides.empty())
     throw Error(ErrorCode::invalid_config, "--compare: there is nothing to compare with", {}, "at least one --set",
                 "such as --set cluster.nodes=x2 --compare");
   PlanSource without = source;
   without.overrides.clear();
   Baseline out{read_plan_input(without), {}, {}};
+  options.lengths = lengths_if_known(out.input.job);
   try {
     out.result = search::search(out.input.job, out.input.cluster, out.input.profile, options);
   } catch (const Error& error) {

@@ -18,7 +18,7 @@ struct Baseline {
   std::string refusal;  // why no plan fits; empty with a result
 };
 // Throws invalid_config when the source has no --set, and what reading throws.
-Baseline plan_baseline(const PlanSource& source, const search::SearchOptions& options);
+Baseline plan_baseline(const PlanSource& source, search::SearchOptions options);
 
 // Both steps and their terms, as a table for a terminal of so many columns.
 std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline, int columns);

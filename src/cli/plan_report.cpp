@@ -162,6 +162,7 @@ Json facts_of(const PlanInput& input, const search::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const double step = plan.predicted->step.value;
   const double tokens = static_cast<double>(plan.global_batch) * plan.tokens_of_sample(input.job.model);
+  const bool dealt = plan.lengths && plan.lengths->mean > 0;
   return {{"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ",
                          input.job.model.block_count(), " blocks")},
           {"cluster", input.cluster.name},
@@ -178,7 +179,10 @@ Json facts_of(const PlanInput& input, const search::SearchResult& result) {
           {"step", step},
           {"tokens", text(count_text(tokens / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
           {"bubble", plan.predicted->bubble},
-          {"utilization", cost::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
+          // What samples of other lengths than model.seq compute is not counted.
+          {"utilization", dealt ? Json() : Json(cost::utilization(plan, input.job.model, input.cluster, plan.predicted->step))},
+          {"mean_tokens", dealt ? Json(plan.lengths->mean) : Json()},
+          {"longest", dealt ? Json(input.job.model.dim("seq")) : Json()},
           {"considered", result.considered},
           {"measured", !input.profile.blocks.empty()}};
 }

@@ -16,7 +16,8 @@ function header() {
     ['Plan', f.family, f.strategy],
     ['Pipeline', plural(f.stages, 'stage'), `${plural(f.micro_batches, 'micro-batch')} of ${f.micro_batch}, ${f.schedule}`],
     ['Fullest device', percent(fullest.bytes / fullest.limit), `${bytes(fullest.bytes)} of ${bytes(fullest.limit)}`],
-    ['Utilization', percent(f.utilization), `of peak FLOP/s; idle ${percent(f.bubble)}`]];
+    f.utilization === null ? ['Idle', percent(f.bubble), `samples of ${f.mean_tokens.toFixed(0)} tokens on average`]
+      : ['Utilization', percent(f.utilization), `of peak FLOP/s; idle ${percent(f.bubble)}`]];
   at('tiles').replaceChildren(...tiles.map(([name, value, note]) => tag('div', {}, [tag('dt', {}, name), tag('dd', {}, [value, tag('small', {}, note)])])));
 }
 
@@ -48,7 +49,7 @@ function mosaic() {
 function timeline() {
   const t = data.timeline, [from, to] = t.cut, cut = to > from;
   const used = t.kinds.map((_, k) => t.rows.some(row => row.sums[k] > 0));
-  at('timeline-note').textContent = `The programs of the ranks against the simulator's clock: ${seconds(t.step)}; of all ranks' time ${percent(t.exposed)} is exposed communication, ${percent(t.bubble)} idle. ` +
+  at('timeline-note').textContent = (data.facts.utilization === null ? `As if all samples had ${data.facts.longest} tokens. ` : '') + `The programs of the ranks against the simulator's clock: ${seconds(t.step)}; of all ranks' time ${percent(t.exposed)} is exposed communication, ${percent(t.bubble)} idle. ` +
     'Of each rank: its computation with the numbers of the micro-batches; below it messages, then collectives.' +
     (cut ? ` ${percent(to - from)} of the step, in which the pipeline repeats itself, is left out.` : '');
   legend(at('timeline-legend'), t.kinds.map(kind => [kind[0], kind[2]]).filter((_, k) => used[k]));

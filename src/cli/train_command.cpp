@@ -216,6 +216,17 @@ std::vector<std::int64_t> drawn_lengths(const model::JobSpec& job, const data::D
   return job.data.lengths ? data::as_text(dataset)->first_lengths(job.train.global_batch) : std::vector<std::int64_t>();
 }
 
+std::vector<std::int64_t> lengths_if_known(const model::JobSpec& job) {
+  if (!job.data.lengths) return {};
+  try {
+    return drawn_lengths(job, *prepare_data(job));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::interrupted) throw;
+    log::show(text("note: ", error.message(), "; plans are priced as if all samples had ", job.model.dim("seq"), " tokens"));
+    return {};
+  }
+}
+
 namespace {
 
 [[noreturn]] void refuse_here(const std::string& what, const Where& where, const std::string& expected) {

@@ -82,7 +82,9 @@ void verify(const VerifyOptions& options) {
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
   const std::optional<std::filesystem::path> file =
       options.plan.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.plan);
-  const plan::Plan plan = choose_plan(options.yaml, options.overrides, job, cluster, file, false, Workers({}), {}).plan;
+  const plan::Plan plan = choose_plan(options.yaml, options.overrides, job, cluster, file, false, Workers({}),
+                                      file ? std::vector<std::int64_t>() : lengths_if_known(job))
+                              .plan;
   const double tolerance = options.tolerance > 0 ? options.tolerance : plan.precision == model::Precision::f32 ? 1e-4 : 2e-2;
   const TemporaryFolder scratch;
   const Side ours = run_side(options, cluster, plan, scratch.path() / "plan");

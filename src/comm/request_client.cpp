@@ -124,13 +124,21 @@ struct RequestClient::Impl {
     if (!is_proof(sealed.proof, talk, Statement::takes_the_client, sealed.body)) return stranger();
     return server_words_from(sealed.body).taken;
   }
+  void check_wanted(const std::string& place) const {
+    if (options.interrupted != nullptr && *options.interrupted)
+      throw Error(ErrorCode::interrupted, text("the answer of the server at ", place, " is not waited for any more"));
+  }
+
   // No message: it has closed the connection.
   std::optional<nlohmann::json> receive(FrameSocket& socket, const std::string& place, SteadyClock::time_point until) const {
+    const auto begun = SteadyClock::now();
     for (;;) {
+      const std::chrono::duration<double> waited = SteadyClock::now() - begun;
       const bool open = socket.receive();
       if (auto message = socket.next()) return message;
       if (!open) return {};
-      if (SteadyClock::now() > until) throw_late(place, "has not answered", options.deadline);
+      if (SteadyClock::now() > until) throw_late(place, "is there, and has not taken this client", Seconds(waited.count()));
+      check_wanted(place);
       wait_readable(socket.fd(), std::min(left_until(until), milliseconds(1000)));
     }
   }
@@ -142,6 +150,7 @@ struct RequestClient::Impl {
     server.stream.close();
     while (!connect(server, until, Strangers::tried_again)) {
       if (SteadyClock::now() > until) throw_gone(server.place());
+      check_wanted(server.place());
       std::this_thread::sleep_for(kConnectAgain);
     }
     ++reconnections;
@@ -176,16 +185,19 @@ struct RequestClient::Impl {
   }
 
   void wait_for(Server& server, const Slot& slot) {
-    const auto begun = SteadyClock::now(), until = after(options.deadline);
+    const auto begun = SteadyClock::now();
+    auto until = after(options.deadline);
     for (;;) {
       bool moved = false;
       for (Server& one : servers) moved |= advance(one);
       if (slot.received) return;
-      if (!server.stream.open()) recover(server);
+      if (!server.stream.open()) {
+        recover(server);
+        until = after(options.deadline);
+      }
       const auto now = SteadyClock::now();
       if (moved || now - begun < kAnswerSpin) continue;
-      if (options.interrupted != nullptr && *options.interrupted)
-        throw Error(ErrorCode::interrupted, text("the answer of the server at ", server.place(), " is not waited for any more"));
+      check_wanted(server.place());
       if (now > until) throw_late(server.place(), "has not answered", options.deadline);
       std::vector<pollfd> watched;
       for (const Server& one : servers)

@@ -282,7 +282,7 @@ std::int64_t TextDataset::validation_length(std::int64_t index) const {
 std::vector<std::int64_t> TextDataset::first_lengths(std::int64_t global_batch) const {
   constexpr std::int64_t kSamples = 256;
   std::vector<std::int64_t> out;
-  for (std::int64_t step = 0; step < std::max<std::int64_t>(2, kSamples / global_batch); ++step)
+  for (std::int64_t step = 0; step < std::max<std::int64_t>(1, kSamples / global_batch); ++step)
     for (const Draw& draw : draws(step, global_batch)) out.push_back(length(draw.sample));
   return out;
 }

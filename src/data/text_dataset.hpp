@@ -46,7 +46,7 @@ class TextDataset final : public Dataset {
   // Tokens of a sample without padding at its end, with DataSpec::lengths; otherwise of each as many as there are fields for.
   std::int64_t length(std::int64_t sample) const;
   std::int64_t validation_length(std::int64_t index) const;
-  // Of the samples of the first steps, batch after batch: of 256 or so, of 2 steps at least. Throws as draws().
+  // Of the samples of the first steps, batch after batch: of 256 or so, of one step at least. Throws as draws().
   std::vector<std::int64_t> first_lengths(std::int64_t global_batch) const;
 
   std::int64_t token_count() const;     // of all sources

@@ -47,6 +47,24 @@ class Dealer {
     return best;
   }
 
+  // All work on the groups that do it with the least ranks' time, evenly on all ranks; and the longest sample alone.
+  double bound() const {
+    double work = 0, longest = 0;
+    for (const std::int64_t tokens : samples_) {
+      double least_work = -1, least = -1;
+      for (const Lengths::Group& group : lengths_.groups) {
+        if (tokens > room(group)) continue;
+        const double alone = seconds(tokens, group) + lengths_.pass;
+        const double shared = seconds(tokens, group) + lengths_.pass * static_cast<double>(tokens) / static_cast<double>(room(group));
+        if (least < 0 || alone < least) least = alone;
+        if (least_work < 0 || shared * group.degree < least_work) least_work = shared * group.degree;
+      }
+      work += least_work;
+      longest = std::max(longest, least);
+    }
+    return std::max(longest, work / ranks_);
+  }
+
  private:
   std::int64_t length(std::int64_t sample) const { return samples_[sample]; }
   std::int64_t room(const Lengths::Group& group) const {
@@ -136,24 +154,6 @@ class Dealer {
     return passes;
   }
 
-  // All work on the groups that do it with the least ranks' time, evenly on all ranks; and the longest sample alone.
-  double bound() const {
-    double work = 0, longest = 0;
-    for (const std::int64_t tokens : samples_) {
-      double least_work = -1, least = -1;
-      for (const Lengths::Group& group : lengths_.groups) {
-        if (tokens > room(group)) continue;
-        const double alone = seconds(tokens, group) + lengths_.pass;
-        const double shared = seconds(tokens, group) + lengths_.pass * static_cast<double>(tokens) / static_cast<double>(room(group));
-        if (least < 0 || alone < least) least = alone;
-        if (least_work < 0 || shared * group.degree < least_work) least_work = shared * group.degree;
-      }
-      work += least_work;
-      longest = std::max(longest, least);
-    }
-    return std::max(longest, work / ranks_);
-  }
-
   const std::span<const std::int64_t> samples_;
   const Lengths& lengths_;
   const int ranks_;
@@ -176,6 +176,10 @@ std::int64_t tokens_per_rank(const Plan& plan, std::int64_t seq) {
 UnevenBatch deal(std::span<const std::int64_t> samples, const Lengths& lengths, int ranks, std::int64_t tokens) {
   ensure(!lengths.groups.empty() && ranks % lengths.groups.back().degree == 0, "the widest group divides the ranks");
   return Dealer(samples, lengths, ranks, tokens).run();
+}
+
+double least_seconds(std::span<const std::int64_t> samples, const Lengths& lengths, int ranks, std::int64_t tokens) {
+  return Dealer(samples, lengths, ranks, tokens).bound();
 }
 
 }  // namespace tessera::plan

@@ -36,5 +36,7 @@ std::int64_t tokens_per_rank(const Plan& plan, std::int64_t seq);
 // with padding. The same on every machine. Samples that the widest group cannot hold are refused (resource_exhausted).
 // 512 samples on 64 ranks: milliseconds.
 UnevenBatch deal(std::span<const std::int64_t> samples, const Lengths& lengths, int ranks, std::int64_t tokens);
+// UnevenBatch::bound without dealing.
+double least_seconds(std::span<const std::int64_t> samples, const Lengths& lengths, int ranks, std::int64_t tokens);
 
 }  // namespace tessera::plan

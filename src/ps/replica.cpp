@@ -19,6 +19,19 @@ bool moves_all_rows(std::span<const std::byte> request) {
   return in.take<MoveOrder>(1).front().changed == 0;
 }
 
+SaveOrder order_in(std::span<const std::byte> request) {
+  MessageReader in(request);
+  const AskHeader header = in.take<AskHeader>(1).front();
+  const std::span<const char> json = in.take<char>(header.count);
+  return save_order_from_json({json.begin(), json.end()});
+}
+
+// A load of nothing, for the log.
+std::span<const std::byte> empty_tables() {
+  static constexpr AskHeader header{.ask = Ask::load, .table = 0, .count = 0, .client = 0, .number = 0};
+  return std::as_bytes(std::span(&header, 1));
+}
+
 AskHeader header_of(std::span<const std::byte> request) { return MessageReader(request).take<AskHeader>(1).front(); }
 
 }  // namespace
@@ -30,30 +43,37 @@ Replica::Replica(std::string place, const ServerOptions& options, Surroundings& 
   if (!options.log) return;
   ensure(!pair_, "one of a pair has no log");
   log_ = std::make_unique<WriteAheadLog>(*options.log);
-  restore();
 }
 
 void Replica::restore() {
+  if (log_ == nullptr) return;
   std::vector<std::byte> reply(comm::kMostMessageBytes);
-  std::int64_t messages = 0;
+  std::int64_t messages = 0, refused = 0;
   log_->restore(shards_, [&](std::span<const std::byte> message) {
     ++messages;
-    MessageReader in(message);
-    if (const AskHeader header = in.take<AskHeader>(1).front(); header.ask == Ask::load) {
-      const std::span<const char> json = in.take<char>(header.count);
-      return load(save_order_from_json({json.begin(), json.end()}));
-    }
+    const AskHeader header = header_of(message);
+    if (header.ask == Ask::load) return load(message);
     try {
       shards_.answer(message, reply);
     } catch (const Error& error) {
-      log::debug(text("a message of the log is refused, as it was before: ", error.what()));
+      // A client's mistake was one then, too. All else was not refused then.
+      const bool own =
+          error.code() == ErrorCode::io || error.code() == ErrorCode::resource_exhausted || error.code() == ErrorCode::internal;
+      if (own || !is_numbered(header.ask)) throw;
+      ++refused;
     }
   });
-  if (messages > 0) log::info(text("the server at ", place_, " goes on after ", messages, " messages of its log"));
+  if (messages > 0)
+    log::info(text("the server at ", place_, " goes on after ", messages, " messages of its log",
+                   refused > 0 ? text(", of which ", refused, " were refused") : ""));
 }
 
 bool Replica::go_on_saving() {
-  if (saves_.go_on()) return true;
+  if (saves_.going_on()) {
+    saves_.go_on();
+    if (log_ != nullptr && !saves_.going_on()) log_->end_save(saves_to_, saves_.tables_of_whole());
+    return true;
+  }
   return log_ != nullptr && log_->go_on(shards_, shards_.moving());
 }
 
@@ -72,13 +92,16 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
   if (leads_ && is_copy(ask))
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
-  if (log_ != nullptr) {
-    if (ask == Ask::move_begin) log_->abandon_base();
-    if (changes(ask)) log_->add(request.bytes);
-  }
+  if (log_ != nullptr && ask == Ask::move_begin) log_->abandon_base();
+  if (log_ != nullptr && is_numbered(ask)) log_->add(request.bytes);
   if (!leads_) leader_ = request.client;
   if (ask == Ask::copy_begin) process_of_leader_ = header.client;
-  if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
+  if (!backup_ || !changes(ask)) {
+    const std::optional<std::size_t> bytes = shards_.answer(request.bytes, reply, request.waited);
+    // These two may be refused for good reasons, and may be asked again; what is in the log was not.
+    if (log_ != nullptr && (ask == Ask::join || ask == Ask::open)) log_->add(request.bytes);
+    return bytes;
+  }
   // The backup works at it meanwhile, and comes to the same.
   std::ranges::copy(request.bytes, backup_->next_request(0).begin());
   backup_->send(0, request.bytes.size());
@@ -176,25 +199,38 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
     if (written) out.add(std::span<const char>(to_json(*written)));
     return out.written();
   }
-  const std::span<const char> json = in.take<char>(header.count);
-  const SaveOrder order = save_order_from_json({json.begin(), json.end()});
   shards_.stop_moves();
   if (log_ != nullptr) log_->abandon_base();
   if (header.ask == Ask::save) {
+    const SaveOrder order = order_in(request.bytes);
     saves_.begin(order, shards_.tables());
-  } else {
-    saves_.abandon();
-    if (log_ != nullptr) log_->want_base();
-    load(order);
-    if (log_ != nullptr) log_->add(request.bytes);
-    if (backup_) go_on_without_backup();
+    saves_to_ = order.folder;
+    if (log_ != nullptr && saves_.going_on()) log_->begin_save(shards_);
+    return out.written();
   }
+  order_in(request.bytes);  // one that is none changes nothing
+  saves_.abandon();
+  if (log_ != nullptr) {
+    log_->end_save({}, {});
+    log_->add(empty_tables());
+  }
+  load(empty_tables());
+  try {
+    load(request.bytes);
+    if (log_ != nullptr) log_->add(request.bytes);
+  } catch (...) {
+    load(empty_tables());
+    throw;
+  }
+  if (backup_) go_on_without_backup();
   return out.written();
 }
 
-void Replica::load(const SaveOrder& order) {
+void Replica::load(std::span<const std::byte> request) {
   shards_.empty_tables();
-  load_tables(order, shards_.tables());
+  if (header_of(request).count > 0) load_tables(order_in(request), shards_.tables());
+  // The files are a checkpoint's, which may go.
+  if (log_ != nullptr) log_->want_base();
 }
 
 std::size_t Replica::say_status(std::span<std::byte> reply) const {

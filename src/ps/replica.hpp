@@ -45,6 +45,8 @@ class Replica {
  public:
   Replica(std::string place, const ServerOptions& options, Surroundings& surroundings);
 
+  // To be called once, before all else: reads the log. Throws as WriteAheadLog::restore() does.
+  void restore();
   // As comm::RequestServer::Answer. Throws Superseded.
   std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   // What one of a pair does beside answering, from time to time. Throws Superseded.
@@ -74,8 +76,8 @@ class Replica {
   enum class Copied { no, perhaps, whole };
   Copied take_backup();
   Leads ask_who_leads(bool self_leads) const;
-  void restore();
-  void load(const SaveOrder& order);
+  // A load's: empties the tables, and loads what it names, if anything.
+  void load(std::span<const std::byte> request);
   std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   std::size_t say_status(std::span<std::byte> reply) const;
   std::size_t say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply);
@@ -85,6 +87,7 @@ class Replica {
   Surroundings& surroundings_;
   Shards shards_;
   Saves saves_{real_file_system()};  // of the shards' tables
+  std::filesystem::path saves_to_ = {};
   std::unique_ptr<WriteAheadLog> log_ = {};
   std::uint64_t process_ = 0;  // random; constant, as two threads read it
   bool leads_ = false;

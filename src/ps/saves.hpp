@@ -60,6 +60,8 @@ class Saves {
   // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with, and io
   // where none was begun.
   std::optional<std::vector<SavedTable>> written();
+  // The same, and nothing of one that has failed.
+  std::optional<std::vector<SavedTable>> tables_of_whole() { return failed_ ? std::nullopt : written(); }
 
  private:
   struct One {

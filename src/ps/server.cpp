@@ -74,6 +74,7 @@ Server::~Server() = default;
 
 void Server::serve(const std::stop_token& stop) {
   impl_->stop = stop;
+  impl_->replica.restore();
   try {
     impl_->requests.serve(
         [this](const comm::RequestServer::Request& request, std::span<std::byte> reply) { return impl_->answer(request, reply); }, stop,

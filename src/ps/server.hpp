@@ -35,11 +35,11 @@ struct ServerOptions {
 // Used by one thread at a time. A host with several cores runs several, each at a place of its own: keys are spread over all of them alike.
 class Server {
  public:
-  // As comm::RequestServer. Reads the log, and throws what is wrong with it: corrupt, io, not_found; invalid_config where another server
-  // writes it.
+  // As comm::RequestServer. Throws invalid_config where another server writes to the log.
   Server(const std::string& place, const std::string& secret, const ServerOptions& options = {});
   ~Server();
-  // Answers clients until it is asked to stop. Throws peer_lost when its partner leads instead.
+  // Reads the log, while clients wait, and answers them until it is asked to stop. Throws peer_lost when its partner leads instead, and
+  // what is wrong with the log: corrupt, io, and not_found where a checkpoint that was loaded is gone.
   void serve(const std::stop_token& stop);
 
  private:

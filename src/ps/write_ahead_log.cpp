@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -21,8 +22,10 @@
 namespace tessera::ps {
 namespace {
 
-constexpr const char *kRecords = ".log", *kLock = "lock";
-constexpr std::int64_t kBases = 2;  // as many bytes of records as a base has, times this, before there is a new one
+constexpr const char *kRecords = ".log", *kLock = "lock", *kTables = "tables.json";
+constexpr std::int64_t kBases = 2;          // as many bytes of records as a base has, times this, before there is a new one
+constexpr std::int64_t kPutOff = 64 << 20;  // bytes of records until a base that has failed is tried again
+constexpr const char* kBeginAnew = "begin with another --log, and resume the run from its last checkpoint";
 
 struct RecordHead {
   std::uint32_t bytes;
@@ -50,38 +53,57 @@ std::int64_t bytes_in(const std::filesystem::path& folder) {
   return bytes;
 }
 
+// Calls with each record, where numbers may lie; returns the bytes of all. The last one may be cut short, as a process was killed in its
+// midst.
+std::int64_t read_records(const std::filesystem::path& path, bool is_last, const WriteAheadLog::Take& take) {
+  const MappedFile file(path);
+  const auto all = static_cast<std::int64_t>(file.bytes().size());
+  std::vector<std::byte> message;
+  std::span<const std::byte> rest = file.bytes();
+  const auto read = [&] { return all - static_cast<std::int64_t>(rest.size()); };
+  while (rest.size() >= sizeof(RecordHead)) {
+    RecordHead head{};
+    std::copy_n(rest.begin(), sizeof head, std::as_writable_bytes(std::span(&head, 1)).begin());
+    const std::span<const std::byte> behind = rest.subspan(sizeof head);
+    const bool sound = head.bytes >= sizeof(AskHeader) && head.bytes <= comm::kMostMessageBytes;
+    if (sound && head.bytes > behind.size()) break;
+    if (!sound || checksum_of(behind.first(head.bytes)) != head.checksum)
+      throw Error(ErrorCode::corrupt, text(path.string(), " is damaged at byte ", read(), ": the disk, or a host that lost power"), {},
+                  "records with the right checksums", kBeginAnew);
+    message.assign(behind.begin(), behind.begin() + head.bytes);
+    take(message);
+    rest = behind.subspan(head.bytes);
+  }
+  if (!rest.empty() && !is_last)
+    throw Error(ErrorCode::corrupt, text(path.string(), " is cut short at byte ", read()), {}, "whole records before another file of them",
+                kBeginAnew);
+  return read();
+}
+
 Ask ask_of(std::span<const std::byte> message) { return MessageReader(message).take<AskHeader>(1).front().ask; }
 
 }  // namespace
 
-RecordFile::RecordFile(const std::filesystem::path& path, const Visit& visit) : path_(path) {
-  if (std::filesystem::exists(path)) {
-    const MappedFile file(path);
-    std::vector<std::byte> message;  // where numbers may lie
-    for (std::span<const std::byte> rest = file.bytes(); rest.size() >= sizeof(RecordHead);) {
-      RecordHead head{};
-      std::copy_n(rest.begin(), sizeof head, std::as_writable_bytes(std::span(&head, 1)).begin());
-      rest = rest.subspan(sizeof head);
-      if (head.bytes < sizeof(AskHeader) || head.bytes > rest.size() || checksum_of(rest.first(head.bytes)) != head.checksum) break;
-      message.assign(rest.begin(), rest.begin() + head.bytes);
-      visit(message);
-      rest = rest.subspan(head.bytes);
-      bytes_ = static_cast<std::int64_t>(file.bytes().size() - rest.size());
-    }
-    was_cut_ = bytes_ < static_cast<std::int64_t>(file.bytes().size());
-  }
+RecordFile::RecordFile(const std::filesystem::path& path, std::int64_t bytes) : path_(path), bytes_(bytes) {
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (descriptor_ < 0) throw_errno("write", path, errno);
-  if (::ftruncate(descriptor_, bytes_) != 0) {
-    const int problem = errno;
+  try {
+    cut();
+  } catch (...) {
     ::close(descriptor_);
-    throw_errno("write", path, problem);
+    throw;
   }
 }
 
 RecordFile::~RecordFile() { ::close(descriptor_); }
 
+void RecordFile::cut() {
+  torn_ = ::ftruncate(descriptor_, bytes_) != 0;
+  if (torn_) throw_errno("write", path_, errno);
+}
+
 void RecordFile::append(std::span<const std::byte> message) {
+  if (torn_) cut();
   RecordHead head{.bytes = static_cast<std::uint32_t>(message.size()), .checksum = checksum_of(message)};
   std::array<iovec, 2> parts = {iovec{&head, sizeof head}, iovec{const_cast<std::byte*>(message.data()), message.size()}};
   const std::size_t all = sizeof head + message.size();
@@ -90,8 +112,7 @@ void RecordFile::append(std::span<const std::byte> message) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int problem = errno;
-      // Nothing may follow half of a record.
-      if (::ftruncate(descriptor_, bytes_) != 0) ::close(std::exchange(descriptor_, -1));
+      torn_ = ::ftruncate(descriptor_, bytes_) != 0;
       throw_errno("write", path_, problem);
     }
     done += static_cast<std::size_t>(written);
@@ -106,109 +127,183 @@ void RecordFile::append(std::span<const std::byte> message) {
   bytes_ += static_cast<std::int64_t>(all);
 }
 
-WriteAheadLog::WriteAheadLog(const ServerLog& options) : folder_(options.folder), least_bytes_(options.base_after.value) {
-  real_file_system().create_directories(folder_);
-  lock_ = ::open((folder_ / kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) throw_errno("write", folder_ / kLock, errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(lock_);
-    throw Error(ErrorCode::invalid_config, text("another server writes its log to ", folder_.string()), {}, "a folder of its own");
-  }
+WriteAheadLog::Lock::Lock(const std::filesystem::path& folder) {
+  real_file_system().create_directories(folder);
+  descriptor_ = ::open((folder / kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor_ < 0) throw_errno("write", folder / kLock, errno);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(descriptor_);
+  throw Error(ErrorCode::invalid_config, text("another server writes its log to ", folder.string()), {}, "a folder of its own");
 }
 
-WriteAheadLog::~WriteAheadLog() { ::close(lock_); }
+WriteAheadLog::Lock::~Lock() { ::close(descriptor_); }
+
+WriteAheadLog::WriteAheadLog(const ServerLog& options)
+    : folder_(options.folder), lock_(options.folder), least_bytes_(options.base_after.value) {}
+
+WriteAheadLog::~WriteAheadLog() = default;
 
 std::filesystem::path WriteAheadLog::records_path(std::int64_t number) const { return folder_ / (std::to_string(number) + kRecords); }
 std::filesystem::path WriteAheadLog::base_path(std::int64_t number) const { return folder_ / std::to_string(number); }
 
-void WriteAheadLog::restore(Shards& shards, const RecordFile::Visit& take) {
+void WriteAheadLog::restore(Shards& shards, const Take& take) {
   std::int64_t base = 0;  // none: the first records begin with nothing
   std::vector<SavedTable> tables;
   for (const std::int64_t number : numbers_in(folder_, "")) {
     SavedFolder saved = read_saved_folder(base_path(number));
     if (saved.saves == 0) {
-      real_file_system().remove_all(base_path(number));  // it was not whole
+      remove_base(number);  // it was not whole
       continue;
     }
     base = number;
     tables = std::move(saved.tables);
   }
-  std::int64_t expected = base;
-  for (const std::int64_t number : numbers_in(folder_, kRecords)) {
-    if (number < base) continue;
-    if (number != expected++)
-      throw Error(ErrorCode::corrupt, text(records_path(expected - 1).string(), " is missing"), {}, "all files that the server has written",
-                  "with another --log the server begins with nothing; go on from the run's last checkpoint");
-    if (records_ != nullptr && records_->was_cut())
-      throw Error(ErrorCode::corrupt, text(records_path(number_).string(), " is damaged"), {}, "whole records before another file of them");
-    behind_base_ += records_ != nullptr ? records_->bytes() : 0;
-    number_ = number;
-    records_ = std::make_unique<RecordFile>(records_path(number), [&](std::span<const std::byte> message) {
+  std::vector<std::int64_t> numbers = numbers_in(folder_, kRecords);
+  std::erase_if(numbers, [base](std::int64_t number) { return number < base; });
+  if (numbers.empty() && base == 0) numbers.push_back(0), RecordFile(records_path(0), 0);
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, numbers.size()); ++i)
+    if (numbers.empty() || numbers[i] != base + static_cast<std::int64_t>(i))
+      throw Error(ErrorCode::corrupt, text(records_path(base + static_cast<std::int64_t>(i)).string(), " is missing"), {},
+                  "all files that the server has written", kBeginAnew);
+  std::int64_t bytes = 0;
+  bool whole = base == 0;
+  for (const std::int64_t number : numbers) {
+    behind_base_ += bytes;
+    bytes = read_records(records_path(number), number == numbers.back(), [&](std::span<const std::byte> message) {
       const Ask ask = ask_of(message);
       // Other files of records than the base's begin with what is known by then.
       if (is_copy(ask) && (number != base || base == 0)) return;
       take(message);
       if (ask == Ask::copy_begin) load_tables({.folder = base_path(base), .before = tables}, shards.tables());
+      whole = whole || ask == Ask::copy_end;
     });
+    if (!whole)
+      throw Error(ErrorCode::corrupt, text(records_path(number).string(), " does not say what the server held"), {},
+                  "the records that a base begins with", kBeginAnew);
   }
-  if (base > 0 && expected == base)
-    throw Error(ErrorCode::corrupt, text(records_path(base).string(), " is missing"), {}, "all files that the server has written");
-  if (records_ == nullptr) records_ = std::make_unique<RecordFile>(records_path(number_), [](auto) {});
+  number_ = numbers.back();
+  records_ = std::make_unique<RecordFile>(records_path(number_), bytes);
   if (base > 0) base_bytes_ = bytes_in(base_path(base));
 }
 
 void WriteAheadLog::add(std::span<const std::byte> message) { records_->append(message); }
 
 bool WriteAheadLog::go_on(Shards& shards, bool other_snapshots) {
-  if (!going_on_) {
-    const bool due = wanted_ || behind_base_ + records_->bytes() > std::max(least_bytes_, kBases * base_bytes_);
-    if (!due || other_snapshots) return false;
-  }
   try {
-    if (!going_on_)
-      begin_base(shards);
-    else if (!base_.go_on())
-      end_base();
-  } catch (const Error& error) {
+    if (copying_ && copying_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      const bool whole = copying_->done.get();
+      const Copying copied = std::move(*copying_);
+      copying_.reset();
+      if (whole)
+        end_base(copied.number, copied.tables);
+      else
+        remove_base(copied.number);
+    }
+    if (writing_) {
+      if (base_.go_on()) return true;
+      const std::vector<SavedTable> tables = base_.written().value();
+      const std::int64_t number = *writing_;
+      writing_.reset();
+      base_.abandon();
+      end_base(number, tables);
+      return true;
+    }
+    const std::int64_t behind = behind_base_ + records_->bytes();
+    const bool due = (wanted_ || behind > std::max(least_bytes_, kBases * base_bytes_)) && behind >= not_before_;
+    if (!due || other_snapshots || saving_ || copying_) return false;
+    begin_records(shards);
+    writing_ = number_;
+    base_.begin({.folder = base_path(number_), .number = 1}, shards.tables());
+  } catch (const std::exception& error) {
     log::warning(text("the log goes on behind its last base: ", error.what()));
     abandon_base();
-    wanted_ = false;
-    least_bytes_ *= 2;
+    put_off();
   }
   return true;
 }
 
-void WriteAheadLog::begin_base(Shards& shards) {
-  wanted_ = false;
-  auto next = std::make_unique<RecordFile>(records_path(number_ + 1), [](auto) {});
+void WriteAheadLog::put_off() { not_before_ = behind_base_ + records_->bytes() + kPutOff; }
+
+void WriteAheadLog::begin_records(const Shards& shards) {
+  auto next = std::make_unique<RecordFile>(records_path(number_ + 1), 0);
   behind_base_ += records_->bytes();
   records_ = std::move(next);
   ++number_;
-  going_on_ = true;
   std::vector<std::byte> message(comm::kMostMessageBytes);
   shards.copy(
       0, [&] { return std::span(message); }, [&](std::size_t bytes) { add(std::span(message).first(bytes)); }, Shards::Rows::left_out);
-  base_.begin({.folder = base_path(number_), .number = 1}, shards.tables());
 }
 
-void WriteAheadLog::end_base() {
-  write_saved_folder(base_path(number_), {.saves = 1, .tables = base_.written().value()});
-  going_on_ = false;
-  base_.abandon();
+void WriteAheadLog::end_base(std::int64_t number, const std::vector<SavedTable>& tables) {
+  // What the base is nothing without has to be on the disk before older files go.
+  const int records = ::open(records_path(number).c_str(), O_WRONLY | O_CLOEXEC);
+  if (records < 0) throw_errno("read", records_path(number), errno);
+  const bool synchronized = ::fdatasync(records) == 0;
+  ::close(records);
+  if (!synchronized) throw_errno("write", records_path(number), errno);
+  real_file_system().sync_directory(folder_);
+  write_saved_folder(base_path(number), {.saves = 1, .tables = tables});
   behind_base_ = 0;
-  base_bytes_ = bytes_in(base_path(number_));
-  for (const std::int64_t number : numbers_in(folder_, kRecords))
-    if (number < number_) real_file_system().remove_all(records_path(number));
-  for (const std::int64_t number : numbers_in(folder_, ""))
-    if (number < number_) real_file_system().remove_all(base_path(number));
+  for (const std::int64_t other : numbers_in(folder_, kRecords)) {
+    if (other < number) real_file_system().remove_all(records_path(other));
+    if (other >= number && other < number_) behind_base_ += static_cast<std::int64_t>(std::filesystem::file_size(records_path(other)));
+  }
+  for (const std::int64_t other : numbers_in(folder_, ""))
+    if (other < number) remove_base(other);
+  base_bytes_ = bytes_in(base_path(number));
+  not_before_ = 0;
+  wanted_ = false;
 }
 
-void WriteAheadLog::abandon_base() {
-  if (!going_on_) return;
-  going_on_ = false;
-  wanted_ = true;
+void WriteAheadLog::remove_base(std::int64_t number) noexcept {
+  std::error_code ignored;  // whoever reads the log finds that it is not whole
+  std::filesystem::remove(base_path(number) / kTables, ignored);
+  std::filesystem::remove_all(base_path(number), ignored);
+}
+
+void WriteAheadLog::abandon_base() noexcept {
+  if (!writing_) return;
   base_.abandon();
-  real_file_system().remove_all(base_path(number_));
+  remove_base(*writing_);
+  writing_.reset();
+}
+
+void WriteAheadLog::begin_save(const Shards& shards) {
+  saving_.reset();
+  if (copying_) return;
+  try {
+    begin_records(shards);
+    saving_ = number_;
+  } catch (const Error& error) {
+    log::warning(text("the log goes on behind its last base: ", error.what()));
+  }
+}
+
+void WriteAheadLog::end_save(const std::filesystem::path& folder, const std::optional<std::vector<SavedTable>>& tables) {
+  const std::optional<std::int64_t> saved = std::exchange(saving_, std::nullopt);
+  if (!saved || !tables) return;
+  const std::int64_t number = *saved;
+  std::vector<std::string> files;
+  for (const SavedTable& table : *tables)
+    for (const SavedTable::Chain& chain : table.servers) files.insert(files.end(), chain.files.begin(), chain.files.end());
+  try {
+    real_file_system().create_directories(base_path(number));
+    std::error_code refused;
+    for (const std::string& file : files)
+      if (!refused) std::filesystem::create_hard_link(folder / file, base_path(number) / file, refused);
+    if (!refused) return end_base(number, *tables);
+    // The folders are on different disks. The copies are made beside requests, as long as the save's files are there.
+    copying_ = Copying{number, *tables, std::async(std::launch::async, [files, from = folder, to = base_path(number)] {
+                         std::error_code failed;
+                         for (const std::string& file : files)
+                           if (!failed)
+                             std::filesystem::copy_file(from / file, to / file, std::filesystem::copy_options::overwrite_existing, failed);
+                         return !failed;
+                       })};
+  } catch (const std::exception& error) {
+    log::warning(text("the log goes on behind its last base: ", error.what()));
+    remove_base(number);
+  }
 }
 
 }  // namespace tessera::ps

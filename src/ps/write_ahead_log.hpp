@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,13 +22,11 @@
 
 namespace tessera::ps {
 
-// Messages as records of a file. A process that is killed leaves what it has appended; a host that loses power may lose the last seconds.
-// Not thread-safe.
+// Messages as records of a file, behind those that it has. A process that is killed leaves what it has appended. Not thread-safe.
 class RecordFile {
  public:
-  // Calls with each record of a file that is there. Behind the last whole one it ends: another process was killed in the midst of the next.
-  using Visit = std::function<void(std::span<const std::byte> message)>;
-  RecordFile(const std::filesystem::path& path, const Visit& visit);
+  // `bytes`: of the records that are there. What stands behind them goes.
+  RecordFile(const std::filesystem::path& path, std::int64_t bytes);
   ~RecordFile();
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
@@ -34,14 +34,14 @@ class RecordFile {
   // Throws io with nothing appended.
   void append(std::span<const std::byte> message);
   std::int64_t bytes() const { return bytes_; }
-  // Something stood behind the last whole record.
-  bool was_cut() const { return was_cut_; }
 
  private:
+  void cut();
+
   std::filesystem::path path_;
   int descriptor_ = -1;
   std::int64_t bytes_ = 0;
-  bool was_cut_ = false;
+  bool torn_ = false;  // half of a record stands behind them
 };
 
 // Not thread-safe.
@@ -53,36 +53,66 @@ class WriteAheadLog {
   WriteAheadLog(const WriteAheadLog&) = delete;
   WriteAheadLog& operator=(const WriteAheadLog&) = delete;
 
-  // Gives these, which hold nothing, what the last process at this place has acknowledged. `take` is given each message, and may throw what
-  // it threw there. Throws corrupt, io, and not_found where a base or a checkpoint that was loaded is gone.
-  void restore(Shards& shards, const RecordFile::Visit& take);
+  // Gives these, which hold nothing, what the last process at this place has acknowledged. `take` is given each message. Throws what it
+  // throws, corrupt for files that are damaged or missing, io, and not_found where the files of a checkpoint that was loaded are gone.
+  using Take = std::function<void(std::span<const std::byte> message)>;
+  void restore(Shards& shards, const Take& take);
   // To be called before a message changes anything. Throws io with nothing written.
   void add(std::span<const std::byte> message);
 
-  // A base is due: the tables have come by other ways than messages, or there are many of these.
+  // The tables have come by other ways than messages: a base is due.
   void want_base() { wanted_ = true; }
   // Writes a little of a base, or begins one that is due where no other snapshot of the tables is being made. False: there is nothing to
   // do.
   bool go_on(Shards& shards, bool other_snapshots);
   // Before another snapshot of the tables begins.
-  void abandon_base();
+  void abandon_base() noexcept;
+
+  // A save of all tables has begun, at this moment: its files are the next base, by hard links or, where the folders have none in common,
+  // as copies.
+  void begin_save(const Shards& shards);
+  // What it has written, into this folder; nothing: it has failed, or was given up.
+  void end_save(const std::filesystem::path& folder, const std::optional<std::vector<SavedTable>>& tables);
 
  private:
+  // This process's alone.
+  class Lock {
+   public:
+    explicit Lock(const std::filesystem::path& folder);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    int descriptor_ = -1;
+  };
+
   std::filesystem::path records_path(std::int64_t number) const;
   std::filesystem::path base_path(std::int64_t number) const;
-  void begin_base(Shards& shards);
-  void end_base();
+  // A file of records that begins with what the server holds but for rows.
+  void begin_records(const Shards& shards);
+  void end_base(std::int64_t number, const std::vector<SavedTable>& tables);
+  void remove_base(std::int64_t number) noexcept;
+  void put_off();
 
   std::filesystem::path folder_;
-  int lock_ = -1;
+  Lock lock_;
   std::int64_t least_bytes_;  // of records behind a base, before there is another one
   std::unique_ptr<RecordFile> records_ = {};
   std::int64_t number_ = 0;       // of the file of records
   std::int64_t behind_base_ = 0;  // bytes of records before that file
   std::int64_t base_bytes_ = 0;
+  std::int64_t not_before_ = 0;  // bytes of records: a base has failed
   bool wanted_ = false;
   Saves base_{real_file_system()};
-  bool going_on_ = false;  // a base is being written
+  std::optional<std::int64_t> writing_ = {};  // the number of a base of the log's own
+  std::optional<std::int64_t> saving_ = {};   // of the save that goes on
+  struct Copying {
+    std::int64_t number;
+    std::vector<SavedTable> tables;
+    std::future<bool> done;
+  };
+  std::optional<Copying> copying_ = {};
 };
 
 }  // namespace tessera::ps

@@ -29,7 +29,7 @@ std::vector<NodeRanks> worker_ranks(const model::JobSpec& job, const cluster::Re
   if (out.empty()) out.push_back(sharing(1, parallel.threads));
   // Degrees that the user fixes may ask for more workers than there are cores, or for a number that does not divide them.
   const int product = std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp) * std::max(1, parallel.cp);
-  const bool all_fixed = parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0;
+  const bool all_fixed = parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0 && (parallel.cp > 0 || !job.data.lengths);
   const bool listed = std::ranges::any_of(out, [&](const NodeRanks& ranks) { return ranks.count == product; });
   if (!listed && (all_fixed || product > out.back().count)) {
     out.push_back(sharing(product, parallel.threads));
@@ -80,6 +80,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
+  if (job.data.lengths) out.mixed_groups = false;  // samples are dealt to ranks that are equally fast
   if (plan::stands_whole(job.model, devices.workers)) {
     out.most_context = 1;
     out.whole_blocks = true;
@@ -89,7 +90,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   }
   if (!devices.uniform) return out;
   out.uniform = true;
-  out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));
+  if (!job.data.lengths || job.parallel.cp > 0) out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));
   out.offload = false;
   if (!job.parallel.sequence_parallel) out.sequence_parallel = SequenceParallel::never;
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
@@ -98,7 +99,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
     out.own_orders = true;
   }
   out.idle_nodes = !counts_hosts(job);
-  out.mixed_groups = out.idle_nodes || devices.groups.size() > 1;
+  out.mixed_groups = !job.data.lengths && (out.idle_nodes || devices.groups.size() > 1);
   return out;
 }
 

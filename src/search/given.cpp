@@ -135,7 +135,7 @@ class Check {
 
   // Some number of ranks that the devices can be dealt to is a multiple of what the degrees need.
   void check_workers() const {
-    const bool all_given = parallel_.dp > 0 && parallel_.pp > 0 && parallel_.tp > 0;
+    const bool all_given = parallel_.dp > 0 && parallel_.pp > 0 && parallel_.tp > 0 && (parallel_.cp > 0 || !job_.data.lengths);
     const std::int64_t product =
         std::int64_t{std::max(1, parallel_.dp)} * std::max(1, parallel_.pp) * std::max(1, parallel_.tp) * std::max(1, parallel_.cp);
     // Groups beside each other may work in part.

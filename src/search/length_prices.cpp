@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "plan/tensor_cut.hpp"
 #include "plan/uneven_batch.hpp"
 
@@ -64,26 +65,34 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   return out;
 }
 
-void price_by_lengths(plan::Plan& plan, std::span<const std::int64_t> samples, std::int64_t seq) {
+bool price_by_lengths(plan::Plan& plan, std::span<const std::int64_t> samples, std::int64_t seq, Seconds most) {
   const int ranks = plan.stages.front().width();
   const std::int64_t tokens = plan::tokens_per_rank(plan, seq);
   const auto batch = static_cast<std::size_t>(plan.global_batch);
-  double passes = 0, idle = 0;
   const std::size_t batches = samples.size() / batch;
-  for (std::size_t i = 0; i < batches; ++i) {
-    const plan::UnevenBatch dealt = plan::deal(samples.subspan(i * batch, batch), *plan.lengths, ranks, tokens);
-    passes += dealt.seconds / static_cast<double>(batches);
-    idle += dealt.seconds * dealt.idle / static_cast<double>(batches);
-  }
+  ensure(batches > 0 && samples.size() % batch == 0, "lengths of whole batches");
   plan::Prediction& prediction = *plan.predicted;
-  double rest = 0;
+  double rest = 0, least = 0, passes = 0, idle = 0;
   for (const auto& [name, seconds] : prediction.parts)
     if (std::ranges::find(kOncePerStep, name) != std::end(kOncePerStep)) rest += seconds.value;
+  const auto mean_of = [&](const auto& seconds_of, double& mean) {
+    for (std::size_t i = 0; i < batches; ++i) mean += seconds_of(samples.subspan(i * batch, batch)) / static_cast<double>(batches);
+  };
+  mean_of([&](std::span<const std::int64_t> one) { return plan::least_seconds(one, *plan.lengths, ranks, tokens); }, least);
+  if (least + rest >= most.value) return false;
+  mean_of(
+      [&](std::span<const std::int64_t> one) {
+        const plan::UnevenBatch dealt = plan::deal(one, *plan.lengths, ranks, tokens);
+        idle += dealt.seconds * dealt.idle / static_cast<double>(batches);
+        return dealt.seconds;
+      },
+      passes);
   prediction.step = Seconds(passes + rest);
   prediction.parts = {{"passes", Seconds(passes - idle)}, {"gradients, optimizer", Seconds(rest)}, {"idle", Seconds(idle)}};
   prediction.bubble = idle / prediction.step.value;
   plan.lengths->mean =
       static_cast<double>(std::accumulate(samples.begin(), samples.end(), std::int64_t{0})) / static_cast<double>(samples.size());
+  return true;
 }
 
 }  // namespace tessera::search

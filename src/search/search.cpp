@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "cost/cost.hpp"
@@ -22,6 +23,8 @@ namespace {
 
 // A plan this close to the optimum is good enough.
 constexpr double kTolerance = 1e-3;
+// The least effort for each way to share samples of different lengths.
+constexpr std::int64_t kOfAWay = 200'000;
 // So many further plans are kept for the simulator.
 constexpr int kFurtherPlans = 7;
 // The part of the time, where it is limited, that the search over all blocks may take; families and the front share the rest.
@@ -105,16 +108,14 @@ class PlanSearch {
     for (const BlockSpace& way : ways) {
       if (out_of_time() && !found_.empty()) break;
       try {
-        BlockProblem problem =
-            problem_of(job_, cluster_, way, std::max<std::int64_t>(1, options_.effort / static_cast<std::int64_t>(ways.size())));
-        problem.top = options_.top;
+        BlockProblem problem = problem_of(job_, cluster_, way, std::max(kOfAWay, options_.effort / static_cast<std::int64_t>(ways.size())));
+        problem.top = kFurtherPlans;
         problem.give_up = true;
+        problem.watch = options_.watch;
         BlockAnswer answer = search(problem);
         out.considered += answer.considered;
-        for (plan::Plan& plan : answer.plans) {
-          const std::string family = family_of(plan);
-          add(family, std::move(plan));
-        }
+        for (plan::Plan& plan : answer.plans)
+          if (found_.empty() || !out_of_time()) add_dealt(std::move(plan));
       } catch (const Error& error) {
         // Nothing divides.
         if (error.code() != ErrorCode::invalid_config) throw;
@@ -126,6 +127,21 @@ class PlanSearch {
     }
     finish(out);
     return out;
+  }
+
+  // Unless it is clear that its family has a better one.
+  void add_dealt(plan::Plan plan) {
+    const std::string family = family_of(plan);
+    const auto better = std::ranges::find(found_, family, &Candidate::family);
+    const Seconds most = better == found_.end() ? Seconds(std::numeric_limits<double>::infinity()) : better->plan.predicted->step;
+    plan.lengths = length_prices(plan, job_, cost_model_);
+    if (!options_.lengths.empty() && !price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), most)) return;
+    if (plan.predicted->step >= most) return;
+    if (better == found_.end())
+      found_.push_back({std::move(plan), family});
+    else
+      better->plan = std::move(plan);
+    if (options_.watch != nullptr) options_.watch->found(found_.back().plan.predicted->step);
   }
 
   std::int64_t most_ranks() const {
@@ -144,11 +160,11 @@ class PlanSearch {
     std::vector<BlockSpace> out;
     for (const std::int64_t degree :
          space_.given.context > 0 ? std::vector<std::int64_t>{space_.given.context} : plan::divisors_of(most_ranks())) {
+      if (degree > space_.most_context) continue;
       for (const std::int64_t micro_batches : plan::divisors_of(job_.train.global_batch)) {
         if (!GivenDegrees::allows(space_.given.micro_batches, micro_batches)) continue;
         BlockSpace way = space_;
         way.given.context = static_cast<int>(degree);
-        way.most_context = std::max(way.most_context, way.given.context);
         way.given.micro_batches = micro_batches;
         if (degree == 1 || way.context) {
           out.push_back(way);
@@ -205,11 +221,9 @@ class PlanSearch {
   // The best of what was found, the front and the runners-up.
   void finish(SearchResult& out) {
     std::ranges::stable_sort(found_, {}, &Candidate::step);
-    // A family whose best plan is also that of a wider one says nothing new, and of a family the best counts.
-    std::set<std::string> plans, families;
-    std::erase_if(found_, [&](const Candidate& candidate) {
-      return !plans.insert(to_json(candidate.plan)).second || !families.insert(candidate.family).second;
-    });
+    // A family whose best plan is also that of a wider one says nothing new.
+    std::set<std::string> seen;
+    std::erase_if(found_, [&](const Candidate& candidate) { return !seen.insert(to_json(candidate.plan)).second; });
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
@@ -327,7 +341,8 @@ class PlanSearch {
     plan = delayed_if_faster(std::move(plan));
     if (!job_.data.lengths) return plan;
     plan.lengths = length_prices(plan, job_, cost_model_);
-    if (!options_.lengths.empty()) price_by_lengths(plan, options_.lengths, job_.model.dim("seq"));
+    if (!options_.lengths.empty())
+      price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), Seconds(std::numeric_limits<double>::infinity()));
     return plan;
   }
 
@@ -391,7 +406,7 @@ class PlanSearch {
       const BlockAnswer answer = searched(space, options_.effort / 4);
       if (answer.plans.empty()) break;
       const std::string family = space_.uniform ? family_of(answer.plans.front()) : "blocks cut one by one";
-      front.add(front_point(delayed_if_faster(answer.plans.front()), family, cluster_));
+      front.add(front_point(as_trained(answer.plans.front()), family, cluster_));
     }
     return front.points();
   }

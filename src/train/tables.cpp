@@ -110,6 +110,7 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
           ps::ClientOptions{
               .deadline = kPatience, .reconnect = job.parameter_servers.reconnect, .interrupted = interrupted_.get(), .worker = worker}),
       synchronous_(job.parameter_servers.consistency == "synchronous"),
+      reconnect_(job.parameter_servers.reconnect),
       exchange_every_(job.parameter_servers.exchange_every),
       sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),
       period_(worker && worker->index == 0 && job.parameter_servers.lifecycle ? job.parameter_servers.lifecycle->period : 0),
@@ -187,7 +188,8 @@ void Tables::require_empty() {
   if (rows > 0)
     throw Error(ErrorCode::invalid_config,
                 text("the parameter servers hold ", rows, " rows of a table '", name_, "' already, which another run has trained"), where_,
-                "servers without a table of this run", "start servers anew, or give the run another name");
+                "servers without a table of this run",
+                "start servers anew (with another --log, where they have one), or give the run another name");
 }
 
 void Tables::hold(std::vector<nn::Batch>& batches, const std::optional<Step>& step) {
@@ -384,8 +386,9 @@ std::function<void()> Tables::begin_save(const std::filesystem::path& checkpoint
     wait();
     asked([&] {
       client_->wait_for_workers();
-      client = std::make_shared<ps::Client>(places_, servers_secret_from_environment(),
-                                            ps::ClientOptions{.deadline = kPatience, .interrupted = interrupted_.get()});
+      client = std::make_shared<ps::Client>(
+          places_, servers_secret_from_environment(),
+          ps::ClientOptions{.deadline = kPatience, .reconnect = reconnect_, .interrupted = interrupted_.get()});
       behind = 2 * (saved_->all - saved_->base) < saved_->base && shares_files(saved_->folder, folder);
       client->begin_save(folder, behind ? ps::SnapshotRows::changed : ps::SnapshotRows::all);
     });

@@ -146,6 +146,7 @@ class Tables {
   std::int64_t dimension_;
   std::optional<ps::GeoTable> copy_ = {};
   bool synchronous_ = false;
+  Seconds reconnect_{0};
   std::int64_t exchange_every_ = 1;          // steps
   std::int64_t unexchanged_ = 0;             // steps behind the last exchange
   bool sets_rate_ = false;                   // this rank tells the servers

@@ -36,7 +36,7 @@ Sizes lognormal(std::size_t count, std::int64_t median, std::int64_t longest, st
 }
 
 // The pass's seconds, and their end on every rank, as the header says them.
-double seconds_of(const UnevenBatch& batch, const Sizes& samples, const Lengths& lengths, int ranks) {
+std::vector<double> ends_of(const UnevenBatch& batch, const Sizes& samples, const Lengths& lengths, int ranks) {
   std::vector<double> through(static_cast<std::size_t>(ranks), 0);
   for (const SharedPass& pass : batch.passes) {
     double exchange = 0, tokens = 0, pairs = 0, begin = 0;
@@ -51,7 +51,10 @@ double seconds_of(const UnevenBatch& batch, const Sizes& samples, const Lengths&
     const double end = begin + lengths.pass + ((lengths.token + exchange) * tokens + lengths.pair * pairs) / pass.degree;
     for (int rank = pass.first; rank < pass.first + pass.degree; ++rank) through[static_cast<std::size_t>(rank)] = end;
   }
-  return *std::max_element(through.begin(), through.end());
+  return through;
+}
+double seconds_of(const UnevenBatch& batch, const Sizes& samples, const Lengths& lengths, int ranks) {
+  return std::ranges::max(ends_of(batch, samples, lengths, ranks));
 }
 
 RC_GTEST_PROP(UnevenBatch, DealsEachSampleOnceToAlignedGroupsThatHoldIt, ()) {
@@ -76,7 +79,10 @@ RC_GTEST_PROP(UnevenBatch, DealsEachSampleOnceToAlignedGroupsThatHoldIt, ()) {
   const double seconds = seconds_of(batch, samples, lengths, ranks);
   RC_ASSERT(std::abs(batch.seconds - seconds) <= 1e-9 * seconds);
   RC_ASSERT(batch.bound <= batch.seconds * (1 + 1e-9));
-  RC_ASSERT(batch.idle > -1e-9 && batch.idle < 1);
+  double worked = 0;
+  for (const double end : ends_of(batch, samples, lengths, ranks)) worked += end / ranks;
+  RC_ASSERT(std::abs(batch.idle * seconds - (seconds - worked)) <= 1e-9 * seconds);
+  RC_ASSERT(std::abs(least_seconds(samples, lengths, ranks, tokens) - batch.bound) <= 1e-12 * batch.bound);
 }
 
 TEST(UnevenBatch, IsTheSameEveryTime) {

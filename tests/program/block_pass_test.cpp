@@ -11,6 +11,7 @@ using model::BlockCost;
 using model::BlockShard;
 using model::BlockSpec;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 BlockSpec layer_of(const std::string& model) {
   BlockSpec out = model::read_model(ConfigNode::parse(model, "model")).repeats[1].block;
@@ -184,6 +185,25 @@ RC_GTEST_PROP(BlockPass, HoldsWhateverTheStrategyAndTheRules, ()) {
   expect_whole(cost.forward_operators, cost.forward_exchanges);
   expect_whole(cost.backward_operators, cost.backward_exchanges);
   expect_whole(cost.recomputed_operators, cost.recomputed_exchanges);
+}
+
+TEST(BlockPass, WhatIsMissingEarlyOrLateIsFound) {
+  const BlockCost cost = cost_of(dense_layer(), cut_in_four());
+  const BlockPass right = block_pass(cost.forward_operators, cost.forward_exchanges, {.pieces = 2});
+  const auto found = [&](const auto& spoil) {
+    BlockPass pass = right;
+    spoil(pass);
+    return broken(pass, cost.forward_operators, cost.forward_exchanges);
+  };
+  EXPECT_THAT(found([](BlockPass& pass) { pass.exchanges.pop_back(); }), HasSubstr("reduce_scatter 3 moves"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.exchanges[0].bytes.value -= 8; }), HasSubstr("all_gather 0 moves"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.exchanges[0].after = -1; }), HasSubstr("begins before what it moves"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.exchanges[2].after = 4; }), HasSubstr("begins before what it moves"));
+  EXPECT_THAT(found([](BlockPass& pass) { ++pass.exchanges[1].before; }), HasSubstr("after the operator that needs it"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.exchanges[0].after = 1; }), HasSubstr("waits for what waits for it"));
+  EXPECT_THAT(found([](BlockPass& pass) { std::swap(pass.exchanges[1], pass.exchanges[2]); }), HasSubstr("queues behind"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.computing.pop_back(); }), HasSubstr("operators"));
+  EXPECT_THAT(found([](BlockPass& pass) { pass.computing[1].op = 2; }), HasSubstr("step 1 is of operator 2"));
 }
 
 }  // namespace

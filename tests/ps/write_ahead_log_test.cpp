@@ -7,8 +7,11 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "base/error.hpp"
 #include "base/free_port.hpp"
@@ -104,7 +107,7 @@ TEST(Log, GivesWhatTheServerHeldToTheBit) {
     answer(other, message);
   };
   for (const std::vector<std::byte>& message : messages.begin()) take(message);
-  int bases = 0;
+  std::set<std::string> bases;
   for (int life = 0; life < 12; ++life) {
     for (int i = 0; i < 60; ++i) {
       take(messages.next());
@@ -113,11 +116,11 @@ TEST(Log, GivesWhatTheServerHeldToTheBit) {
     }
     server = nullptr;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
-      bases += std::filesystem::exists(entry.path() / "tables.json") ? 1 : 0;
+      if (std::filesystem::exists(entry.path() / "tables.json")) bases.insert(entry.path().filename());
     server = std::make_unique<Logged>(folder.path());
     expect_same(server->shards, other);
   }
-  EXPECT_GT(bases, 3);
+  EXPECT_GT(bases.size(), 3u);
   EXPECT_GT(other.tables().front()->lifecycle_counts().evicted, 1000u);
 }
 
@@ -158,27 +161,75 @@ TEST(Log, EndsBehindTheLastWholeMessage) {
   expect_same(server.shards, all_but_last);
 }
 
-TEST(Log, IsOfOneServerAndWhole) {
+TEST(Log, IsOfOneServer) {
   const TemporaryFolder folder;
+  const Logged server(folder.path());
+  try {
+    const WriteAheadLog other(ServerLog{.folder = folder.path()});
+    ADD_FAILURE() << "two write to one log";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("another server writes its log to"));
+  }
+}
+
+// What a server says that begins with this log, however often it does.
+std::string refusal_of(const std::filesystem::path& folder) {
+  std::string said;
+  for (int times = 0; times < 2; ++times) try {
+      const Logged server(folder);
+      return "nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt);
+      said = error.what();
+    }
+  return said;
+}
+
+TEST(Log, ThatIsDamagedIsRefusedAndLosesNothing) {
+  const TemporaryFolder folder, damaged;
   Messages messages(8);
   {
     Logged server(folder.path());
-    try {
-      const WriteAheadLog other(ServerLog{.folder = folder.path()});
-      ADD_FAILURE() << "two write to one log";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("another server writes its log to"));
-    }
     for (const std::vector<std::byte>& message : messages.begin()) server.take(message);
     for (int i = 0; i < 200; ++i) {
       server.take(messages.next());
       while (server.log->go_on(server.shards, false)) {}
     }
+    // Another file of records behind the one of the base.
+    server.log->want_base();
+    server.log->go_on(server.shards, false);
+    server.take(messages.next());
   }
-  const std::filesystem::path records = last_records(folder.path());
-  ASSERT_NE(records.filename(), "0.log");
-  std::filesystem::remove(records);
-  EXPECT_THROW(Logged{folder.path()}, Error);
+  const std::filesystem::path last = last_records(folder.path()).filename();
+  ASSERT_NE(last, "0.log");
+  const auto said_of = [&](const std::string& name, const auto& damage) {
+    std::filesystem::remove_all(damaged.path());
+    std::filesystem::copy(folder.path(), damaged.path(), std::filesystem::copy_options::recursive);
+    damage(damaged.path() / name);
+    return refusal_of(damaged.path());
+  };
+  const auto flip = [](std::uint64_t at) {
+    return [at](const std::filesystem::path& path) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(static_cast<std::streamoff>(at));
+      const char byte = static_cast<char>(file.get() ^ 1);
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(byte);
+    };
+  };
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    if (entry.path().extension() == ".log") files.push_back(entry.path().filename());
+  ASSERT_EQ(files.size(), 2u);
+  const std::string first = files[0] == last ? files[1] : files[0];
+  EXPECT_THAT(said_of(first, flip(60)), HasSubstr("is damaged at byte 0"));
+  EXPECT_THAT(said_of(last, flip(60)), HasSubstr("is damaged at byte 0"));
+  EXPECT_THAT(said_of(first, [](const auto& path) { std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1); }),
+              HasSubstr("is cut short at byte"));
+  EXPECT_THAT(said_of(first, [](const auto& path) { std::filesystem::resize_file(path, 0); }),
+              HasSubstr("does not say what the server held"));
+  EXPECT_THAT(said_of(first, [](const auto& path) { std::filesystem::remove(path); }), HasSubstr("is missing"));
+  EXPECT_EQ(said_of(last, [](const auto&) {}), "nothing");
 }
 
 TEST(Log, TrainsOnAndLoadsAsAServerWithoutOne) {
@@ -187,7 +238,7 @@ TEST(Log, TrainsOnAndLoadsAsAServerWithoutOne) {
   constexpr std::uint64_t kRows = 3000;
   const TableSpec spec{.name = "t", .dimension = 3, .type = RowType::bf16, .consistency = Consistency::synchronous};
   RunningServer plain;
-  KilledServer logged(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(20'000)}});
+  KilledServer logged(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(1 << 30)}});  // its bases are those of saves
   std::vector<std::unique_ptr<Client>> there, here;
   for (const int index : {0, 1}) {
     const ClientOptions options{.reconnect = Seconds(30), .worker = Worker{.index = index, .count = 2, .run = 1}};
@@ -214,6 +265,10 @@ TEST(Log, TrainsOnAndLoadsAsAServerWithoutOne) {
     clients->front()->finish_save();
   }
   train(9, 12);
+  // What was before the save is no part of the log any more.
+  for (int turn = 0; turn < 500 && std::filesystem::exists(folder.path() / "0.log"); ++turn) usleep(10'000);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "0.log"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "1" / "tables.json"));
   again();
   for (const auto& clients : {&there, &here}) clients->front()->load(saved.path() / (clients == &there ? "there" : "here"));
   again();
