@@ -4,7 +4,7 @@
 
 A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
 the same batches in turns. Passes are priced by the roofline, without a profile. The ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
-"auto" is what `parallel: auto` plans for the same hosts, with all of their memory.
+"auto" is what `parallel: auto` plans with a profile of the same hosts, and with all of their memory.
 Needs root (tools/netlab).
 """
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import checked, netlab_or_exit, planned, train_on_hosts  # noqa: E402
+from lab import checked, netlab_or_exit, planned, profiled, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
 HOSTS, LONGEST = 4, 4096
 MODEL = {"arch": "llama", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": LONGEST, "vocab": 1024}
@@ -65,7 +65,10 @@ class Bench:
 
     def plan(self, lengths, way):
         job = self.job(lengths, *way)
-        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(" ")[0].strip(","), *way))), job, self.environment)
+        # Passes over samples of different lengths are priced by those of one sample.
+        single = {**job, "train": {**job["train"], "global_batch": HOSTS}}
+        profile = profiled(self.tessera, self.folder / "profile.json", single, self.arguments.seconds, self.environment) if way == AUTO else None
+        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(" ")[0].strip(","), *way))), job, self.environment, profile)
 
     def row(self, netlab, lengths):
         ways = [*self.ways, AUTO]
@@ -110,6 +113,7 @@ def main():
     parser.add_argument("--cpu", type=float, default=0.45, help="cores of each host")
     parser.add_argument("--tokens", type=int, choices=(1024, 2048), default=1024, help="that a rank holds at once")
     parser.add_argument("--lengths", default="", help="only the distributions whose names have these words")
+    parser.add_argument("--seconds", type=int, default=60, help="that the profile of `auto` takes, or as long as each pass twice")
     parser.add_argument("--keep", type=pathlib.Path, help="leave the plans and the last run in this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
