@@ -82,6 +82,7 @@ struct RequestClient::Impl {
       server.places = alternatives_of(place);
       while (!connect(server, until, Strangers::refused)) {
         if (SteadyClock::now() > until) throw_late(place, "was not there", connecting);
+        check_wanted(place);
         std::this_thread::sleep_for(kConnectAgain);
       }
     }
@@ -192,8 +193,9 @@ struct RequestClient::Impl {
       for (Server& one : servers) moved |= advance(one);
       if (slot.received) return;
       if (!server.stream.open()) {
+        const auto lost = SteadyClock::now();
         recover(server);
-        until = after(options.deadline);
+        until += SteadyClock::now() - lost;
       }
       const auto now = SteadyClock::now();
       if (moved || now - begun < kAnswerSpin) continue;

@@ -38,6 +38,9 @@ enum class Ask : std::uint32_t {
   copy_sums,     // of a step that is not over: a SumsHeader, keys, gradients, then impressions where the table has a lifecycle
   copy_waiting,  // of a table with a lifecycle: `count` bytes of Table::waiting(), from the byte `number` of it on
   copy_end,
+  // Of a server's log alone (write_ahead_log.cpp).
+  log_behind,   // `number`: the bytes of the file of records before this one
+  log_refused,  // the message before this one could not be worked at: the disk was full, or there was no memory
   // What follows changes tables and clocks: a server does it once, however often it is asked.
   push,           // keys, gradients, then impressions where the table has a lifecycle; answered by a PushResult
   push_tickets,   // the instance of the Seen, keys, tickets, then as push

@@ -26,6 +26,11 @@ SaveOrder order_in(std::span<const std::byte> request) {
   return save_order_from_json({json.begin(), json.end()});
 }
 
+// Whether it was this host that could not do what was asked.
+bool lacks(const Error& error) {
+  return error.code() == ErrorCode::io || error.code() == ErrorCode::resource_exhausted || error.code() == ErrorCode::internal;
+}
+
 // A load of nothing, for the log.
 std::span<const std::byte> empty_tables() {
   static constexpr AskHeader header{.ask = Ask::load, .table = 0, .count = 0, .client = 0, .number = 0};
@@ -49,20 +54,22 @@ void Replica::restore() {
   if (log_ == nullptr) return;
   std::vector<std::byte> reply(comm::kMostMessageBytes);
   std::int64_t messages = 0, refused = 0;
+  std::optional<Error> problem;  // of the last message
   log_->restore(shards_, [&](std::span<const std::byte> message) {
-    ++messages;
     const AskHeader header = header_of(message);
+    if (header.ask == Ask::log_refused) return problem.reset();
+    if (problem) throw *problem;
+    ++messages;
     if (header.ask == Ask::load) return load(message);
     try {
       shards_.answer(message, reply);
     } catch (const Error& error) {
-      // A client's mistake was one then, too. All else was not refused then.
-      const bool own =
-          error.code() == ErrorCode::io || error.code() == ErrorCode::resource_exhausted || error.code() == ErrorCode::internal;
-      if (own || !is_numbered(header.ask)) throw;
+      // A client's mistake was one then, too. What this host lacks it may not have lacked then.
+      if (lacks(error) || !is_numbered(header.ask)) problem = error;
       ++refused;
     }
   });
+  if (problem) throw *problem;
   if (messages > 0)
     log::info(text("the server at ", place_, " goes on after ", messages, " messages of its log",
                    refused > 0 ? text(", of which ", refused, " were refused") : ""));
@@ -93,15 +100,10 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
   if (log_ != nullptr && ask == Ask::move_begin) log_->abandon_base();
-  if (log_ != nullptr && is_numbered(ask)) log_->add(request.bytes);
   if (!leads_) leader_ = request.client;
   if (ask == Ask::copy_begin) process_of_leader_ = header.client;
-  if (!backup_ || !changes(ask)) {
-    const std::optional<std::size_t> bytes = shards_.answer(request.bytes, reply, request.waited);
-    // These two may be refused for good reasons, and may be asked again; what is in the log was not.
-    if (log_ != nullptr && (ask == Ask::join || ask == Ask::open)) log_->add(request.bytes);
-    return bytes;
-  }
+  if (log_ != nullptr && changes(ask)) return answer_logged(request, reply);
+  if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
   // The backup works at it meanwhile, and comes to the same.
   std::ranges::copy(request.bytes, backup_->next_request(0).begin());
   backup_->send(0, request.bytes.size());
@@ -115,6 +117,21 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
   wait_for_backup(refused.has_value());
   if (refused) throw *refused;
   return bytes;
+}
+
+std::optional<std::size_t> Replica::answer_logged(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
+  const bool numbered = is_numbered(header_of(request.bytes).ask);
+  if (numbered) log_->add(request.bytes);
+  try {
+    const std::optional<std::size_t> bytes = shards_.answer(request.bytes, reply, request.waited);
+    // To join and to open may be refused for good reasons, and may be asked again; what is in the log was not.
+    if (!numbered) log_->add(request.bytes);
+    return bytes;
+  } catch (const Error& error) {
+    static constexpr AskHeader refused{.ask = Ask::log_refused, .table = 0, .count = 0, .client = 0, .number = 0};
+    if (numbered && lacks(error)) log_->add(std::as_bytes(std::span(&refused, 1)));
+    throw;
+  }
 }
 
 // One that answers otherwise than this server does not hold the same.
@@ -203,6 +220,7 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
   if (log_ != nullptr) log_->abandon_base();
   if (header.ask == Ask::save) {
     const SaveOrder order = order_in(request.bytes);
+    if (log_ != nullptr) log_->end_save({}, {});
     saves_.begin(order, shards_.tables());
     saves_to_ = order.folder;
     if (log_ != nullptr && saves_.going_on()) log_->begin_save(shards_);

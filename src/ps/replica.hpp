@@ -70,6 +70,7 @@ class Replica {
 
  private:
   void lead(const char* why);
+  std::optional<std::size_t> answer_logged(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   void wait_for_backup(bool refused_here);
   void go_on_without_backup();
   // Whether the partner has been given everything; `perhaps`: its last word is missing.

@@ -82,6 +82,16 @@ SaveOrder save_order_from_json(const std::string& words) {
 void Saves::begin(const SaveOrder& order, const std::vector<Table*>& tables) {
   abandon();
   failed_ = nullptr;
+  try {
+    begin_all(order, tables);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  begun_ = true;
+}
+
+void Saves::begin_all(const SaveOrder& order, const std::vector<Table*>& tables) {
   files_.create_directories(order.folder);
   // A save ends the one before it of its table: all of them begin at this moment, and so must not move.
   saves_.reserve(tables.size());
@@ -96,7 +106,6 @@ void Saves::begin(const SaveOrder& order, const std::vector<Table*>& tables) {
     if (save.file().rows == SnapshotRows::all && chain.files.size() > 1) chain.files.erase(chain.files.begin(), chain.files.end() - 1);
     saves_.push_back({{.name = name, .servers = {std::move(chain)}}, std::move(save)});
   }
-  begun_ = true;
 }
 
 bool Saves::go_on() {

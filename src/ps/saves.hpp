@@ -68,6 +68,8 @@ class Saves {
     SavedTable chain;  // with one server's
     TableSave save;
   };
+  void begin_all(const SaveOrder& order, const std::vector<Table*>& tables);
+
   FileSystem& files_;
   std::vector<One> saves_;
   std::size_t at_ = 0;

@@ -46,7 +46,9 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
     case Ask::status:
     case Ask::save:
     case Ask::saved:
-    case Ask::load: break;  // the server's affair
+    case Ask::load:
+    case Ask::log_behind:
+    case Ask::log_refused: break;  // the server's affair
     case Ask::copy_begin:
     case Ask::copy_rows:
     case Ask::copy_sums:

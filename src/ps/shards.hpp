@@ -39,7 +39,7 @@ class Shards {
 
   // Whether a copy has begun that is not whole.
   bool incomplete() const { return incomplete_; }
-  // Whether a snapshot is being made for rows that go to other servers.
+  // Whether rows go to other servers: from the snapshot that gives them on until they are kept no longer.
   bool moving() const;
 
   // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its

@@ -30,7 +30,7 @@ void Shards::stop_move(Shard& shard) {
 }
 
 bool Shards::moving() const {
-  return std::ranges::any_of(shards_, [](const Shard& shard) { return shard.move != nullptr && !shard.move->over; });
+  return std::ranges::any_of(shards_, [](const Shard& shard) { return shard.move != nullptr; });
 }
 
 void Shards::stop_moves() {

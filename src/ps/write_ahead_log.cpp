@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "ps/messages.hpp"
+#include "ps/table_file.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -80,7 +81,38 @@ std::int64_t read_records(const std::filesystem::path& path, bool is_last, const
   return read();
 }
 
-Ask ask_of(std::span<const std::byte> message) { return MessageReader(message).take<AskHeader>(1).front().ask; }
+std::vector<std::string> files_of(const std::vector<SavedTable>& tables) {
+  std::vector<std::string> files;
+  for (const SavedTable& table : tables)
+    for (const SavedTable::Chain& chain : table.servers) files.insert(files.end(), chain.files.begin(), chain.files.end());
+  return files;
+}
+
+void synchronize(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) throw_errno("read", path, errno);
+  const bool synchronized = ::fdatasync(file) == 0;
+  const int problem = errno;
+  ::close(file);
+  if (!synchronized) throw_errno("write", path, problem);
+}
+
+// Copies the files of a save, whole and on the disk. What has kept it from that; empty: nothing. The trainer may remove them meanwhile, or
+// write another save of the same name.
+std::string copied(const std::filesystem::path& from, const std::filesystem::path& to, const std::vector<SavedTable>& tables) {
+  try {
+    for (const std::string& file : files_of(tables)) {
+      std::filesystem::copy_file(from / file, to / file, std::filesystem::copy_options::overwrite_existing);
+      synchronize(to / file);
+    }
+    for (const SavedTable& table : tables)
+      for (const SavedTable::Chain& chain : table.servers)
+        if (check_table_file(to / chain.files.back()).id != chain.last) return text(chain.files.back(), " is another save's by now");
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -168,9 +200,17 @@ void WriteAheadLog::restore(Shards& shards, const Take& take) {
   std::int64_t bytes = 0;
   bool whole = base == 0;
   for (const std::int64_t number : numbers) {
-    behind_base_ += bytes;
+    const std::int64_t before = std::exchange(bytes, 0);
+    behind_base_ += before;
     bytes = read_records(records_path(number), number == numbers.back(), [&](std::span<const std::byte> message) {
-      const Ask ask = ask_of(message);
+      const AskHeader header = MessageReader(message).take<AskHeader>(1).front();
+      const Ask ask = header.ask;
+      if (ask == Ask::log_behind) {
+        if (number > base && static_cast<std::int64_t>(header.number) != before)
+          throw Error(ErrorCode::corrupt, text(records_path(number - 1).string(), " has lost its end: a host lost power"), {},
+                      text(header.number, " bytes, and it has ", before), kBeginAnew);
+        return;
+      }
       // Other files of records than the base's begin with what is known by then.
       if (is_copy(ask) && (number != base || base == 0)) return;
       take(message);
@@ -191,13 +231,14 @@ void WriteAheadLog::add(std::span<const std::byte> message) { records_->append(m
 bool WriteAheadLog::go_on(Shards& shards, bool other_snapshots) {
   try {
     if (copying_ && copying_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-      const bool whole = copying_->done.get();
-      const Copying copied = std::move(*copying_);
+      Copying copied = std::move(*copying_);
       copying_.reset();
-      if (whole)
+      if (const std::string problem = copied.done.get(); problem.empty()) {
         end_base(copied.number, copied.tables);
-      else
+      } else {
+        log::warning(text("a checkpoint's files are no base of the log: ", problem));
         remove_base(copied.number);
+      }
     }
     if (writing_) {
       if (base_.go_on()) return true;
@@ -227,6 +268,15 @@ void WriteAheadLog::put_off() { not_before_ = behind_base_ + records_->bytes() +
 void WriteAheadLog::begin_records(const Shards& shards) {
   auto next = std::make_unique<RecordFile>(records_path(number_ + 1), 0);
   behind_base_ += records_->bytes();
+  const AskHeader behind{
+      .ask = Ask::log_behind, .table = 0, .count = 0, .client = 0, .number = static_cast<std::uint64_t>(records_->bytes())};
+  try {
+    next->append(std::as_bytes(std::span(&behind, 1)));
+  } catch (const Error&) {
+    std::error_code ignored;  // it would say how long the records were now
+    std::filesystem::remove(records_path(number_ + 1), ignored);
+    throw;
+  }
   records_ = std::move(next);
   ++number_;
   std::vector<std::byte> message(comm::kMostMessageBytes);
@@ -236,13 +286,20 @@ void WriteAheadLog::begin_records(const Shards& shards) {
 
 void WriteAheadLog::end_base(std::int64_t number, const std::vector<SavedTable>& tables) {
   // What the base is nothing without has to be on the disk before older files go.
-  const int records = ::open(records_path(number).c_str(), O_WRONLY | O_CLOEXEC);
-  if (records < 0) throw_errno("read", records_path(number), errno);
-  const bool synchronized = ::fdatasync(records) == 0;
-  ::close(records);
-  if (!synchronized) throw_errno("write", records_path(number), errno);
+  synchronize(records_path(number));
   real_file_system().sync_directory(folder_);
   write_saved_folder(base_path(number), {.saves = 1, .tables = tables});
+  // From here on the base counts, whatever becomes of older files.
+  if (wanted_ && number > *wanted_) wanted_.reset();
+  not_before_ = 0;
+  try {
+    remove_older(number);
+  } catch (const std::exception& error) {
+    log::warning(text("older files of the log stay: ", error.what()));
+  }
+}
+
+void WriteAheadLog::remove_older(std::int64_t number) {
   behind_base_ = 0;
   for (const std::int64_t other : numbers_in(folder_, kRecords)) {
     if (other < number) real_file_system().remove_all(records_path(other));
@@ -251,8 +308,6 @@ void WriteAheadLog::end_base(std::int64_t number, const std::vector<SavedTable>&
   for (const std::int64_t other : numbers_in(folder_, ""))
     if (other < number) remove_base(other);
   base_bytes_ = bytes_in(base_path(number));
-  not_before_ = 0;
-  wanted_ = false;
 }
 
 void WriteAheadLog::remove_base(std::int64_t number) noexcept {
@@ -283,26 +338,18 @@ void WriteAheadLog::end_save(const std::filesystem::path& folder, const std::opt
   const std::optional<std::int64_t> saved = std::exchange(saving_, std::nullopt);
   if (!saved || !tables) return;
   const std::int64_t number = *saved;
-  std::vector<std::string> files;
-  for (const SavedTable& table : *tables)
-    for (const SavedTable::Chain& chain : table.servers) files.insert(files.end(), chain.files.begin(), chain.files.end());
+  const std::vector<std::string> files = files_of(*tables);
   try {
     real_file_system().create_directories(base_path(number));
     std::error_code refused;
     for (const std::string& file : files)
       if (!refused) std::filesystem::create_hard_link(folder / file, base_path(number) / file, refused);
     if (!refused) return end_base(number, *tables);
-    // The folders are on different disks. The copies are made beside requests, as long as the save's files are there.
-    copying_ = Copying{number, *tables, std::async(std::launch::async, [files, from = folder, to = base_path(number)] {
-                         std::error_code failed;
-                         for (const std::string& file : files)
-                           if (!failed)
-                             std::filesystem::copy_file(from / file, to / file, std::filesystem::copy_options::overwrite_existing, failed);
-                         return !failed;
-                       })};
+    // The folders are on different disks. The copies are made beside requests, if the save's files stay there so long.
+    copying_ = Copying{number, *tables, std::async(std::launch::async, copied, folder, base_path(number), *tables)};
   } catch (const std::exception& error) {
     log::warning(text("the log goes on behind its last base: ", error.what()));
-    remove_base(number);
+    if (!std::filesystem::exists(base_path(number) / kTables)) remove_base(number);
   }
 }
 

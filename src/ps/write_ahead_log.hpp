@@ -61,7 +61,7 @@ class WriteAheadLog {
   void add(std::span<const std::byte> message);
 
   // The tables have come by other ways than messages: a base is due.
-  void want_base() { wanted_ = true; }
+  void want_base() { wanted_ = number_; }
   // Writes a little of a base, or begins one that is due where no other snapshot of the tables is being made. False: there is nothing to
   // do.
   bool go_on(Shards& shards, bool other_snapshots);
@@ -92,6 +92,7 @@ class WriteAheadLog {
   // A file of records that begins with what the server holds but for rows.
   void begin_records(const Shards& shards);
   void end_base(std::int64_t number, const std::vector<SavedTable>& tables);
+  void remove_older(std::int64_t number);
   void remove_base(std::int64_t number) noexcept;
   void put_off();
 
@@ -102,15 +103,15 @@ class WriteAheadLog {
   std::int64_t number_ = 0;       // of the file of records
   std::int64_t behind_base_ = 0;  // bytes of records before that file
   std::int64_t base_bytes_ = 0;
-  std::int64_t not_before_ = 0;  // bytes of records: a base has failed
-  bool wanted_ = false;
+  std::int64_t not_before_ = 0;              // bytes of records: a base has failed
+  std::optional<std::int64_t> wanted_ = {};  // a base behind these records
   Saves base_{real_file_system()};
   std::optional<std::int64_t> writing_ = {};  // the number of a base of the log's own
   std::optional<std::int64_t> saving_ = {};   // of the save that goes on
   struct Copying {
     std::int64_t number;
     std::vector<SavedTable> tables;
-    std::future<bool> done;
+    std::future<std::string> done;  // what has kept it from that; empty: nothing
   };
   std::optional<Copying> copying_ = {};
 };

@@ -136,12 +136,13 @@ class PlanSearch {
     const Seconds most = better == found_.end() ? Seconds(std::numeric_limits<double>::infinity()) : better->plan.predicted->step;
     plan.lengths = length_prices(plan, job_, cost_model_);
     if (!options_.lengths.empty() && !price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), most)) return;
-    if (plan.predicted->step >= most) return;
+    const Seconds step = plan.predicted->step;
+    if (step >= most) return;
     if (better == found_.end())
       found_.push_back({std::move(plan), family});
     else
       better->plan = std::move(plan);
-    if (options_.watch != nullptr) options_.watch->found(found_.back().plan.predicted->step);
+    if (options_.watch != nullptr) options_.watch->found(step);
   }
 
   std::int64_t most_ranks() const {
