@@ -148,10 +148,9 @@ void make_plan(const PlanOptions& options) {
   const bool dealt = result.best.lengths && result.best.lengths->mean > 0;  // which the simulator does not play
   if (options.json) {
     if (options.explain) std::fprintf(stderr, "%s", search::explain(result, job.model, cluster, columns_of(STDERR_FILENO)).c_str());
-    nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
-                                  {"family", result.best_family},
-                                  {"measured", !profile.blocks.empty() && cost::plays_exchanges(result.best, cluster)}};
+    nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}};
     if (!dealt) out["simulated_s"] = simulated.value;
+    out["measured"] = !profile.blocks.empty() && cost::plays_exchanges(result.best, cluster);
     if (cut_short) out["cut_short"] = true;
     if (result.bound > 0) out["bound_s"] = result.bound;
     int fullest = 0;
