@@ -137,6 +137,8 @@ class ShardWriter {
         under_way_.erase(found);
       }
     }
+    // Beside the gradients of a pass only those of one pass before it are held whole, as costs count them.
+    if (!pass.adds_to.empty()) pass.after.insert(pass.after.end(), reduced_before_.begin(), reduced_before_.end());
     for (const int b : now)
       if (!later.contains(b)) {
         pass.releases.push_back(b);
@@ -148,6 +150,7 @@ class ShardWriter {
   }
 
   void reduce(const Instruction& pass) {
+    std::vector<int> reductions;
     for (const int b : pass.adds_to) {
       const Bucket& bucket = program_.buckets[b];
       if (bucket.blocks.front() < pass.first_block) continue;
@@ -156,7 +159,9 @@ class ShardWriter {
       if (const auto before = reduced_.find(b); before != reduced_.end()) after.push_back(before->second);
       reduced_[b] = under_way_[b] = append(
           program_, {Op::reduce_gradients, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * Bytes(4), std::move(after)});
+      reductions.push_back(reduced_[b]);
     }
+    if (!reductions.empty()) reduced_before_ = std::exchange(reduced_last_, std::move(reductions));
   }
 
   Program& program_;
@@ -169,11 +174,13 @@ class ShardWriter {
   std::vector<int> passes_;       // indices into cut_
   std::vector<int> place_;        // by index into cut_: index into the program
   int last_pass_ = -1;
-  std::set<int> held_;            // ZeRO-3: buckets that are gathered, or being so
-  std::map<int, int> gathered_;   // of these, the gathers that no pass has waited for
-  std::map<int, int> steps_;      // with delayed reductions: bucket -> its optimizer step
-  std::map<int, int> under_way_;  // reductions that no pass has waited for
-  std::map<int, int> reduced_;    // the last reductions
+  std::set<int> held_;               // ZeRO-3: buckets that are gathered, or being so
+  std::map<int, int> gathered_;      // of these, the gathers that no pass has waited for
+  std::map<int, int> steps_;         // with delayed reductions: bucket -> its optimizer step
+  std::map<int, int> under_way_;     // reductions that no pass has waited for
+  std::map<int, int> reduced_;       // the last reductions
+  std::vector<int> reduced_last_;    // the reductions of the last pass that had some
+  std::vector<int> reduced_before_;  // and those of the pass before that
 };
 
 }  // namespace

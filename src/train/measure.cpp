@@ -179,8 +179,9 @@ class Blocks {
       forward = backward = 0;
       pass();
       cell.passes = meter_.repeats(forward + backward);
+    } else {
+      meter_.warm(pass);
     }
-    meter_.warm(pass);
     forward = backward = weights = 0;
     passed = 0;
     for (int i = 0; i < cell.passes; ++i) pass();
@@ -281,7 +282,7 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   Blocks blocks(job, meter, weights, options, comm.world_size(), workers);
   const Seconds begin = real_clock().now();
   meter.rounds(
-      begin + options.budget,
+      options.budget,
       [&](int round) {
         optimizer.round();
         if (rows) rows->round();

@@ -12,8 +12,8 @@ struct MeasureOptions {
   std::string link = "shm";  // the name that collective times are filed under
   int per_host = 0;          // workers on each host; 0: all are on one
   // For blocks and the optimizer, roughly, and again for communication: small micro-batches come first, and blocks of large ones are
-  // left out where five samples of each would not fit. Five samples are taken of the rest and of communication, and more of what
-  // scatters while there is time.
+  // left out where five samples of each would not fit. Five samples are taken of the rest and of communication, more of what
+  // scatters while there is time, and three where five would take twice as long. A pass of one sample is timed however long it takes.
   Seconds budget = Seconds(6);
   // That one sample lasts at least; many periods of a control group where workers are held to a share of a core.
   Seconds sample = Seconds(0.02);

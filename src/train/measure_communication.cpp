@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <list>
+#include <optional>
 #include <span>
 
 #include "base/clock.hpp"
@@ -83,11 +84,27 @@ struct Turns {
 
 // The layer that computes beside communication.
 struct Layer {
+  // A pass of as many positions of one sample as take about as long as a sample of `meter`, or of all.
+  Layer(const model::JobSpec& of_job, const model::BlockInstance& of_instance, const Weights& of_weights, const Meter& meter)
+      : job(of_job), instance(of_instance), weights(of_weights) {
+    constexpr std::int64_t kLeastPositions = 64;
+    const bool cut = model::cut_by_nn(*instance.spec) && instance.spec->outputs.front().name != "loss";
+    std::int64_t positions = cut ? job.model.dim("seq") : 0;
+    for (;; positions /= 2) {
+      block.emplace(job, instance, 1, 1, weights, 0, positions);
+      passes(1);
+      seconds = meter.time([&] { passes(1); });
+      if (positions < 2 * kLeastPositions || seconds <= 2 * meter.sample()) break;
+    }
+    seconds = meter.time([&] { passes(4); }) / 4;
+  }
+  void passes(int times) { block->passes(times); }
+
   const model::JobSpec& job;
   const model::BlockInstance& instance;
   const Weights& weights;
-  TimedBlock whole;
-  double seconds;  // for a pass of one sample through it
+  std::optional<TimedBlock> block;  // made anew for fewer positions
+  double seconds = 0;               // of a pass
 };
 
 class Operation {
@@ -104,13 +121,20 @@ class Operation {
     if (name == "all_reduce" && divides(layer.job.model, *layer.instance.spec, exchange.size())) add_layers(layer);
   }
 
-  void round(const Meter& meter, const comm::Communicator& comm, Layer& layer) {
+  // What computes with more than one sample, and has not been measured until `last`, is left out.
+  void round(const Meter& meter, const comm::Communicator& comm, Layer& layer, Seconds last) {
     for (Point& point : points_) {
       const auto exchange = [&] { exchange_.start(name_, static_cast<std::size_t>(point.size.value)).wait(); };
       if (point.samples.empty()) meter.time(exchange);  // connects
       point.samples.add(meter.time(exchange));
     }
-    for (Turns& turns : turns_) name_ == "send" ? messages_in_turn(meter, comm, layer, turns) : layers_in_turn(meter, layer, turns);
+    for (auto turns = turns_.begin(); turns != turns_.end(); ++turns) {
+      if (turns->samples.empty() && turns->micro_batch > 1 && meter.past(last)) {
+        turns_.erase(turns, turns_.end());
+        break;
+      }
+      name_ == "send" ? messages_in_turn(meter, comm, layer, *turns) : layers_in_turn(meter, layer, *turns);
+    }
   }
 
   bool settled(double computing) const {
@@ -129,13 +153,13 @@ class Operation {
     const int exchanges = meter.repeats(point.seconds.median);
     const double alone = exchanges * point.seconds.median;
     const int times = 2 * (static_cast<int>(std::ceil(0.75 * alone / layer.seconds)) + 1);
-    const auto half = [&] { layer.whole.passes(times / 2); };
-    meter.warm([&] { layer.whole.passes(1); });
+    const auto half = [&] { layer.passes(times / 2); };
+    meter.warm([&] { layer.passes(1); });
     const double before = meter.time(half);
     comm::Handle last;
     const double seconds = meter.time([&] {
       for (int i = 0; i < exchanges; ++i) last = exchange_.start(name_, static_cast<std::size_t>(point.size.value));
-      layer.whole.passes(times);
+      layer.passes(times);
     });
     last.wait();
     const double undisturbed = before + meter.time(half);
@@ -179,11 +203,11 @@ class Operation {
       const auto alone = std::find_if(points_.begin(), points_.end(), [&](const Point& point) { return point.size == turns.size; });
       turns.turns = std::clamp(meter.repeats(layer.seconds + alone->samples.median().median), 4, 32);
     }
-    meter.warm([&] { layer.whole.passes(1); });
-    const double undisturbed = meter.time([&] { layer.whole.passes(turns.turns); });
+    meter.warm([&] { layer.passes(1); });
+    const double undisturbed = meter.time([&] { layer.passes(turns.turns); });
     const double seconds = meter.time([&] {
       for (int turn = 0; turn < turns.turns; ++turn) {
-        if (turn % 2 == comm.rank() % 2) layer.whole.passes(1);
+        if (turn % 2 == comm.rank() % 2) layer.passes(1);
         exchange_.start("send", static_cast<std::size_t>(turns.size.value), turn % 2 != 0).wait();
       }
     });
@@ -243,9 +267,7 @@ std::vector<profile::CommSample> measure_communication(const model::JobSpec& job
                                                        const profile::Profile& links) {
   const auto blocks = job.model.blocks();
   const model::BlockInstance& instance = first_layer(blocks);
-  Layer layer{job, instance, weights, TimedBlock(job, instance, 1, 1, weights), 0};
-  layer.whole.passes(1);
-  layer.seconds = meter.time([&] { layer.whole.passes(4); }) / 4;
+  Layer layer(job, instance, weights, meter);
   const int per_host = options.per_host > 0 ? options.per_host : comm.world_size();
   const auto pairs = profile::HostLinks::of(links, options.link, comm.world_size() / per_host);
   const auto hop = [&](int a, int b) { return pairs ? pairs->seconds(a / per_host, b / per_host, profile::kRingPiece) : 0; };
@@ -258,16 +280,16 @@ std::vector<profile::CommSample> measure_communication(const model::JobSpec& job
       // A message concerns two ranks; of an odd number one would have no partner.
       if (name != std::string("send") || size == 2) operations.emplace_back(name, exchange, layer, options.link);
   }
-  const Seconds deadline = real_clock().now() + options.budget;
+  const Seconds begin = real_clock().now();
   const auto all = [&](const auto& holds) { return std::all_of(operations.begin(), operations.end(), holds); };
   meter.rounds(
-      deadline,
+      options.budget,
       [&](int) {
-        for (Operation& operation : operations) operation.round(meter, comm, layer);
+        for (Operation& operation : operations) operation.round(meter, comm, layer, begin + options.budget / 4);
       },
       [&] { return all([&](const Operation& operation) { return operation.settled(layer.seconds); }); });
   meter.rounds(
-      deadline,
+      options.budget / 2,
       [&](int) {
         for (Operation& operation : operations) operation.overlap_round(meter, layer);
       },

@@ -10,6 +10,7 @@ namespace tessera::train {
 namespace {
 
 constexpr int kLeastRounds = 5;
+constexpr int kFewestRounds = 3;
 constexpr int kMostRounds = 10;
 constexpr double kCoverage = 0.92;
 constexpr double kNarrow = 0.05;
@@ -98,9 +99,11 @@ void Meter::warm(const std::function<void()>& work) const {
 
 bool Meter::past(Seconds deadline) const { return slowest(real_clock().now().value - deadline.value) > 0; }
 
-void Meter::rounds(Seconds deadline, const std::function<void(int)>& round, const std::function<bool()>& settled) const {
+void Meter::rounds(Seconds budget, const std::function<void(int)>& round, const std::function<bool()>& settled) const {
+  const Seconds begin = real_clock().now();
   for (int i = 0; i < kMostRounds; ++i) {
-    if (i >= kLeastRounds && (settled() || past(deadline))) return;
+    if (i >= kLeastRounds && (settled() || past(begin + budget))) return;
+    if (i >= kFewestRounds && past(begin + 2 * budget)) return;
     round(i);
   }
 }

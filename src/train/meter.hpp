@@ -50,6 +50,7 @@ class Meter {
   std::vector<double> of_all(double own) const;  // by rank
   bool all(bool holds) const { return slowest(holds ? 0 : 1) == 0; }
   void together() const { comm_.world().barrier().wait(); }
+  double sample() const { return sample_; }
   // How often to repeat what takes so long, so that a sample lasts long enough.
   int repeats(double seconds) const;
   // Repeats what comes before a sample for a while: who has waited may compute ahead of its share of a core for a moment.
@@ -57,8 +58,9 @@ class Meter {
   bool past(Seconds deadline) const;
 
   // A machine's speed drifts over seconds and minutes: `round` takes one sample of everything, so that the drift meets all of it
-  // alike. Five rounds (numbered from 0), and up to ten in all until `settled` or the deadline.
-  void rounds(Seconds deadline, const std::function<void(int)>& round, const std::function<bool()>& settled) const;
+  // alike. Five rounds (numbered from 0), and up to ten in all until `settled` or the budget is spent; once it is spent twice, three will
+  // do.
+  void rounds(Seconds budget, const std::function<void(int)>& round, const std::function<bool()>& settled) const;
 
  private:
   comm::Communicator& comm_;

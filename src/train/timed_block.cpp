@@ -13,12 +13,14 @@
 namespace tessera::train {
 namespace {
 
-nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int64_t micro_batch, at::ScalarType type) {
+nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int64_t micro_batch, std::int64_t positions,
+                           at::ScalarType type) {
   at::Generator random = at::make_generator<at::CPUGeneratorImpl>(1);
   nn::Tensors out;
   for (const auto& spec : specs) {
     std::vector<std::int64_t> extents = {micro_batch};
     extents.insert(extents.end(), spec.shape.begin(), spec.shape.end());
+    if (positions > 0) extents.at(1) = std::min(extents.at(1), positions);
     const at::Tensor tensor = random_tensor(extents, type, random);
     // Maps lie as blocks pass them on, with the channels of a pixel side by side.
     out.push_back(extents.size() == 4 ? tensor.contiguous(at::MemoryFormat::ChannelsLast) : tensor);
@@ -115,12 +117,12 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
 }
 
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
-                       const Weights& weights, int copy)
+                       const Weights& weights, int copy, std::int64_t positions)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
       batch_(random_batch(job.model, micro_batch, counted_share(job))),
-      inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
+      inputs_(random_tensors(instance.spec->inputs, micro_batch, positions, type_of(job.train.precision))) {
   if (instance.spec->outputs.front().name != "loss")
-    output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));
+    output_grads_ = random_tensors(instance.spec->outputs, micro_batch, positions, type_of(job.train.precision));
   block_->bind(weights.of(instance, tensor_parallel, copy));
   pass_.batch = &batch_;
   pass_.precision = job.train.precision;

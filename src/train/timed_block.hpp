@@ -36,8 +36,9 @@ class Weights {
 
 class TimedBlock {
  public:
+  // `positions`: so many of each sample, of a block that reads tensors and that model::cut_by_nn() holds of; 0: all.
   TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
-             const Weights& weights, int copy = 0);
+             const Weights& weights, int copy = 0, std::int64_t positions = 0);
   TimedBlock(const TimedBlock&) = delete;
   TimedBlock& operator=(const TimedBlock&) = delete;
 

@@ -64,6 +64,26 @@ RC_GTEST_PROP(ShardPasses, ReduceEachBucketOnceForEachMicroBatch, ()) {
     }
 }
 
+// However far another rank is behind, a pass begins when those of one pass at most are being reduced.
+RC_GTEST_PROP(ShardPasses, HoldTheGradientsOfTwoPassesAtMost, ()) {
+  for (const Program& program : any_sharded(*rc::gen::arbitrary<bool>())) {
+    std::vector<std::set<int>> reduced_by;  // by pass, the reductions that no later pass has waited for
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& instruction = program.instructions[i];
+      if (instruction.op == Op::reduce_gradients && program.buckets[instruction.bucket].zero >= 2) {
+        RC_ASSERT(!reduced_by.empty());
+        reduced_by.back().insert(static_cast<int>(i));
+      }
+      if (instruction.adds_to.empty()) continue;
+      for (std::set<int>& reductions : reduced_by)
+        for (const int dependency : instruction.after) reductions.erase(dependency);
+      std::erase_if(reduced_by, [](const std::set<int>& reductions) { return reductions.empty(); });
+      RC_ASSERT(reduced_by.size() <= 1u);
+      reduced_by.emplace_back();
+    }
+  }
+}
+
 TEST(ShardPasses, ThatDoNotWaitAreRefused) {
   const auto model = small_model(2, false);
   const plan::Plan plan = make_plan(model, PlanShape{.dp = 2, .zero = 3, .micro_batches = 2});

@@ -40,20 +40,25 @@ TEST(Samples, SettledWhereTheIntervalIsNarrow) {
 }
 
 // The same number of them on all ranks, though one is late.
-TEST(Meter, RoundsUntilSettledOrPastTheDeadline) {
+TEST(Meter, RoundsUntilSettledOrTheBudgetIsSpent) {
   on_ranks(2, [](comm::Communicator& comm) {
     const Meter meter(comm, Seconds(0.001));
-    const Seconds now = real_clock().now();
-    const auto rounds = [&](Seconds deadline, int settled_after) {
+    const auto rounds = [&](Seconds budget, int settled_after, Seconds each = Seconds(0)) {
       int count = 0;
       meter.rounds(
-          deadline, [&](int round) { EXPECT_EQ(round, count++); }, [&] { return count >= settled_after; });
+          budget,
+          [&](int round) {
+            EXPECT_EQ(round, count++);
+            std::this_thread::sleep_for(std::chrono::duration<double>(each.value));
+          },
+          [&] { return count >= settled_after; });
       return count;
     };
-    EXPECT_EQ(rounds(now + Seconds(60), 0), 5);
-    EXPECT_EQ(rounds(now + Seconds(60), 7), 7);
-    EXPECT_EQ(rounds(now + Seconds(60), 1000), 10);
-    EXPECT_EQ(rounds(now + Seconds(comm.rank() == 0 ? 60 : -1), 1000), 5);
+    EXPECT_EQ(rounds(Seconds(60), 0), 5);
+    EXPECT_EQ(rounds(Seconds(60), 7), 7);
+    EXPECT_EQ(rounds(Seconds(60), 1000), 10);
+    // One round of rank 1 spends its budget twice.
+    EXPECT_EQ(rounds(Seconds(comm.rank() == 0 ? 60 : 0.001), 1000, Seconds(comm.rank() == 0 ? 0 : 0.01)), 3);
   });
 }
 
