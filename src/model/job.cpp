@@ -386,6 +386,22 @@ void deal_lengths(const ConfigNode& root, JobSpec& job) {
   parallel.zero = parallel.zero.value_or(0);
 }
 
+// Samples and experts change places among the ranks of one stage, each of which has whole blocks and sequences.
+void spread_experts(const ConfigNode& root, JobSpec& job) {
+  ParallelChoice& parallel = job.parallel;
+  if (job.train.placement.kind == PlacementKind::off || parallel.kind == ParallelChoice::Kind::plan_file) return;
+  for (const auto& [name, degree] : {std::pair{"pp", parallel.pp}, {"tp", parallel.tp}, {"cp", parallel.cp}, {"ep", -parallel.ep}})
+    if (degree > 1 || degree == -1)
+      throw root.at("parallel")
+          .at(name)
+          .error(text(name, " ", std::abs(degree),
+                      " with train.placement, which changes places among ranks of "
+                      "one stage that hold different experts, and all else whole"),
+                 degree > 1 ? text(name, " 1") : "ep of at least 2, over several hosts", "or train.placement.kind: off");
+  parallel.kind = ParallelChoice::Kind::degrees;
+  parallel.pp = parallel.tp = parallel.cp = 1;
+}
+
 ModelSpec read_countable_model(const ConfigNode& node) {
   require_extents(node);
   return read_model(node);
@@ -430,6 +446,7 @@ JobSpec read_job(const ConfigNode& root) {
         .error(text("found ", job.parallel.threads, ", and cluster.local.threads is ", job.cluster.threads),
                "one of them, or the same in both");
   deal_lengths(root, job);
+  spread_experts(root, job);
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")
         .at("delayed_exchange")

@@ -224,6 +224,13 @@ void check_sharding(const StrategyRun& run) {
            text("nearest: ", nearest_of(divisors_of(s.copies()), s.shards)));
 }
 
+Blocks blocks_of(const StrategyRun& run, const std::vector<model::BlockInstance>& all) {
+  Blocks blocks;
+  for (int b = run.first; b < run.last; ++b)
+    if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
+  return blocks;
+}
+
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
                const std::vector<model::BlockInstance>& all, const Runs& runs) {
   const Strategy& s = run.strategy;
@@ -232,9 +239,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   if (s.zero < 0 || s.zero > 3)
     refuse(run.where, text("zero ", s.zero), "0, or what dp shards: 1 the optimizer's state, 2 the gradients too, 3 the parameters too",
            text("nearest: ", s.zero < 0 ? 0 : 3));
-  Blocks blocks;
-  for (int b = run.first; b < run.last; ++b)
-    if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
+  const Blocks blocks = blocks_of(run, all);
   if (runs.whole_blocks) check_whole_blocks(model, run, blocks);
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
@@ -384,6 +389,13 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   check_shared_parameters(plan, model);
   check_lengths(plan);
   check_schedule(plan);
+}
+
+void check_trained(const Plan& plan, const model::ModelSpec& model) {
+  if (!stands_whole(model, true)) return;
+  const std::vector<model::BlockInstance> all = model.blocks();
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) check_whole_blocks(model, run, blocks_of(run, all));
 }
 
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {

@@ -203,10 +203,13 @@ struct Plan {
 // Throws invalid_config, which names the field, its file and line, and what would be valid, when degrees do not divide or do not make the
 // ranks of their stage, blocks are left out or doubled, blocks that share a parameter on the same ranks have different tp, two ranks use
 // one device, or the plan was made for another model or cluster. Stages may have any width, and each run of blocks any strategy. What
-// passes can be trained, where the trainer has blocks for the model (model::check_has_blocks).
+// passes can be trained, where the trainer has blocks for the model (model::check_has_blocks) and cuts them (check_trained).
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 // Also that the plan is for the job's global batch and precision.
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+// Throws invalid_config where a plan that passes check() is for another trainer, on accelerators: it cuts blocks that this one computes
+// whole, on each of its devices.
+void check_trained(const Plan& plan, const model::ModelSpec& model);
 
 std::string to_json(const Plan& plan);
 Plan read_plan(const ConfigNode& node);

@@ -55,12 +55,12 @@ std::string TensorFault::expected() const {
   return padded ? text("a degree that leaves each rank a part of ", key) : "a degree that divides heads and kv_heads, which are not padded";
 }
 
-bool stands_whole(const model::ModelSpec& model, bool workers) {
-  return std::ranges::any_of(model.repeats, [&](const model::Repeat& repeat) { return stands_whole(model, repeat.block, workers); });
+bool stands_whole(const model::ModelSpec& model, bool trained) {
+  return std::ranges::any_of(model.repeats, [&](const model::Repeat& repeat) { return stands_whole(model, repeat.block, trained); });
 }
 
-bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers) {
-  return (workers || !model.plugin.empty()) && !model::cut_by_nn(block);
+bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool trained) {
+  return (trained || !model.plugin.empty()) && !model::cut_by_nn(block);
 }
 
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,

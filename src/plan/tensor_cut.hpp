@@ -30,10 +30,11 @@ struct TensorFault {
 };
 
 // Whether each rank holds the blocks whole, for whole sequences, and computes all of a pass again or nothing: a plug-in's, which autograd
-// differentiates, and on CPU workers all models that the trainer does not cut. What accelerators run may be another framework.
-bool stands_whole(const model::ModelSpec& model, bool workers);
+// differentiates, and where the trainer runs the plan (`trained`) all models that it does not cut. Plans for accelerators may be for other
+// trainers.
+bool stands_whole(const model::ModelSpec& model, bool trained);
 // Of one of its blocks: whether it has tp 1 beside others that tensor parallelism cuts.
-bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers);
+bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool trained);
 
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };

@@ -55,6 +55,7 @@ struct BlockSpace {
   int most_tensor = 1 << 30;
   bool whole_blocks = false;  // blocks that nn does not cut have tp 1, also beside others that are cut (plan::stands_whole)
   int most_context = 64;
+  bool experts_cross_hosts = false;                // blocks with experts spread them over more ranks than a host has
   std::optional<model::ContextKind> context = {};  // of context parallelism; no value: either
   int most_stages = 1 << 30;
   bool offload = true;       // optimizer states may move to the host

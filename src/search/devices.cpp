@@ -61,6 +61,7 @@ std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::Cluste
     devices.groups.push_back(static_cast<int>(g));
     devices.uniform = uniform;
     devices.workers = workers;
+    devices.trained = workers || !vendors.empty();
     devices.node_ranks.resize(cluster.groups.size());
     if (workers)
       devices.node_ranks[g] = worker_ranks(job, group);
@@ -81,13 +82,14 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
   if (job.data.lengths) out.mixed_groups = false;  // samples are dealt to ranks that are equally fast
-  if (plan::stands_whole(job.model, devices.workers)) {
+  if (plan::stands_whole(job.model, devices.trained)) {
     out.most_context = 1;
     out.whole_blocks = true;
     const std::vector<model::Repeat>& repeats = job.model.repeats;
     if (std::ranges::none_of(repeats, [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); })) out.most_tensor = 1;
     std::erase(out.recompute, model::Recompute::selective);
   }
+  out.experts_cross_hosts = job.train.placement.kind != model::PlacementKind::off;
   if (!devices.uniform) return out;
   out.uniform = true;
   if (!job.data.lengths || job.parallel.cp > 0) out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));

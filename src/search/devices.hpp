@@ -19,6 +19,7 @@ struct Devices {
   std::vector<std::vector<NodeRanks>> node_ranks;  // by group of the cluster, fewest ranks first; empty where calibrations say the times
   bool uniform = false;                            // BlockSpace::uniform
   bool workers = false;                            // CPU hosts
+  bool trained = false;                            // the trainer runs plans for them (plan::stands_whole)
 };
 // Those that compute in the job's precision, of these vendors, if any are named. `cluster: {local: ...}` and `{lab: ...}` say how many
 // workers there are; otherwise every way to share a host's cores evenly is open, and those that the fixed degrees ask for.

@@ -46,7 +46,7 @@ class Check {
     if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
-    if (parallel_.recompute == "selective" && plan::stands_whole(job_.model, kind_.workers))
+    if (parallel_.recompute == "selective" && plan::stands_whole(job_.model, kind_.trained))
       refuse(text("recompute selective is of attention alone, and blocks of arch ", job_.model.arch, " are computed again as a whole"),
              "none or full", {});
     if (parallel_.sequence_parallel.value_or(false) && parallel_.tp == 1)
@@ -68,6 +68,7 @@ class Check {
     check_micro_batches();
     check_schedule();
     check_experts();
+    check_placement();
   }
 
  private:
@@ -100,7 +101,7 @@ class Check {
     refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", plan::nearest_of(valid, degree)));
   }
 
-  bool keeps_whole(const model::BlockSpec& block) const { return plan::stands_whole(job_.model, block, kind_.workers); }
+  bool keeps_whole(const model::BlockSpec& block) const { return plan::stands_whole(job_.model, block, kind_.trained); }
 
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
@@ -214,6 +215,15 @@ class Check {
     refuse(text(std::max(2, parallel_.pp), " ranks of a pipeline with ", chunks, " stages each are more stages than the model's ", blocks,
                 " blocks"),
            text("at most ", blocks, " stages"), {});
+  }
+
+  void check_placement() const {
+    if (job_.train.placement.kind == model::PlacementKind::off) return;
+    int hosts = 0;
+    for (const int group : kind_.groups) hosts += cluster_.groups[static_cast<std::size_t>(group)].nodes;
+    if (hosts == 1)
+      throw Error(ErrorCode::invalid_config, "train.placement, and all ranks are on one host", job_.train.placement.where, "several hosts",
+                  "or train.placement.kind: off");
   }
 
   void check_experts() const {

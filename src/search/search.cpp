@@ -221,6 +221,7 @@ class PlanSearch {
 
   // The best of what was found, the front and the runners-up.
   void finish(SearchResult& out) {
+    if (job_.train.placement.kind != model::PlacementKind::off) keep_placeable(out.close);
     std::ranges::stable_sort(found_, {}, &Candidate::step);
     // A family whose best plan is also that of a wider one says nothing new.
     std::set<std::string> seen;
@@ -231,6 +232,23 @@ class PlanSearch {
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
     order_by_links(out.best, cluster_, profile_);
     for (Candidate& candidate : out.runners_up) order_by_links(candidate.plan, cluster_, profile_);
+  }
+
+  // What train.placement needs of a plan not every plan of the space has.
+  void keep_placeable(std::vector<Candidate>& close) {
+    std::optional<Error> refused;
+    const auto faulty = [&](const Candidate& candidate) {
+      try {
+        plan::check(candidate.plan, job_, cluster_);
+        return false;
+      } catch (const Error& error) {
+        refused = error;
+        return true;
+      }
+    };
+    std::erase_if(close, faulty);
+    std::erase_if(found_, faulty);
+    if (found_.empty()) throw *refused;
   }
 
   // The search of the whole space, which has found some plan.

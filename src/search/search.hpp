@@ -26,7 +26,7 @@ std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster:
 
 struct SearchOptions {
   int top = 5;                            // runners-up to keep, the best of each family
-  std::vector<std::string> vendors = {};  // only devices of these vendors; empty: of all
+  std::vector<std::string> vendors = {};  // only devices of these vendors, on which the trainer runs the plan; empty: all
   bool front = false;                     // keep SearchResult::front; slower, as a bound on the time alone then rules out less
   // Blocks' options that each search over blocks may try, about six million a second, a simulated plan counting as some thousand; then the
   // best so far counts.

@@ -48,6 +48,7 @@ class Lister {
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
+          if (experts > 0 && space.experts_cross_hosts && ep <= most_on_a_host()) continue;
           plan::Strategy strategy{.dp = static_cast<int>(dp),
                                   .tp = static_cast<int>(tp),
                                   .sequence_parallel = *sequence_parallel,
@@ -68,6 +69,13 @@ class Lister {
         out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
       }
     }
+  }
+
+  int most_on_a_host() const {
+    int most = 1;
+    for (const cost::StageDevices::Part& part : cost_model_.parts_of(ranks_.devices).parts)
+      most = std::max(most, part.threads > 0 ? part.neighbours : problem_.cluster.groups[part.group].devices_per_node);
+    return most;
   }
 
   bool whole(const model::BlockSpec& block) const { return tensor_of(problem_.space, block, 2) == 1; }

@@ -351,6 +351,7 @@ void train_rank(const TrainArguments& arguments) {
   if (!arguments.profile.empty()) profile = profile::load_profile(arguments.profile);
   if (profile && arguments.cluster.empty()) cluster = profile::at_measured_speeds(cluster, *profile);
   plan::check(plan, job, cluster);
+  plan::check_trained(plan, job.model);
   model::check_has_blocks(job.model, job.train.precision, {.file = job.file.string(), .block = {}});
   if (plan.world_size() != arguments.rank.world)
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),

@@ -234,6 +234,16 @@ TEST(Job, PlacesSamplesOfMixturesOfExpertsAlone) {
   const JobSpec job = with("arch: mixtral, " + shape);
   EXPECT_EQ(job.train.placement.kind, PlacementKind::samples_and_experts);
   EXPECT_EQ(job.train.placement.every, 8);
+  EXPECT_EQ(job.parallel.pp * job.parallel.tp * job.parallel.cp, 1);
+  EXPECT_EQ(job.parallel.dp, 0) << "the planner's to choose";
+  for (const auto& [parallel, part] : {std::pair{"{tp: 2}", "t.yaml:4:16: parallel.tp: tp 2 with train.placement"},
+                                       {"{pp: 2}", "pp 2 with train.placement"},
+                                       {"{cp: 2}", "expected cp 1"},
+                                       {"{ep: 1}", "expected ep of at least 2, over several hosts"}})
+    EXPECT_THAT(error_of([&] {
+                  read_job(ConfigNode::parse(text("model: {arch: mixtral, ", shape, "}\n", train, "parallel: ", parallel, "\n"), "t.yaml"));
+                }).what(),
+                HasSubstr(part));
   const Error error = error_of([&] {
     with("arch: deepseek, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, expert_ffn: 32, expert_groups: 2, top_groups: 1, " + shape);
   });

@@ -102,6 +102,21 @@ TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {
   EXPECT_TRUE(spread);
 }
 
+// Of a T5 another trainer cuts layers; this one holds them whole on every device.
+TEST(Accelerators, KeepWholeWhatTheTrainerDoesNotCut) {
+  const auto job = [](const std::string& parallel) { return plan::preset_job("t5-large", 16, parallel); };
+  const auto cluster = plan::gpu_cluster(1, 8, "h100-sxm");
+  const plan::Plan for_others = search(job("{tp: 2, dp: 4, pp: 1}"), cluster, {}).best;
+  EXPECT_NO_THROW(check(for_others, job("auto"), cluster));
+  EXPECT_THAT(error_of([&] { check_trained(for_others, job("auto").model); }).what(),
+              ::testing::HasSubstr("tp 2 cuts blocks of arch t5, which stand whole"));
+  const SearchOptions trained{.vendors = {"nvidia"}};
+  for (const char* parallel : {"auto", "{pp: 2}"})
+    EXPECT_NO_THROW(check_trained(search(job(parallel), cluster, {}, trained).best, job("auto").model));
+  for (const char* parallel : {"{tp: 2}", "{cp: 2}"})
+    EXPECT_THAT(error_of([&] { search(job(parallel), cluster, {}, trained); }).what(), ::testing::HasSubstr("nearest: "));
+}
+
 // Of models of which not every degree cuts all: odd sequences, few heads, shared embeddings.
 TEST(Accelerators, WhateverIsFoundPassesTheCheck) {
   const std::vector<std::string> models = {

@@ -93,6 +93,30 @@ TEST(Search, SpreadsExpertsWhereTheNetworkIsSlow) {
   EXPECT_EQ(ep_of(cluster), 1);
 }
 
+// With train.placement, experts stand on several hosts, whatever else would be faster.
+TEST(Search, SpreadsExpertsOverHostsWhereSamplesArePlaced) {
+  const auto job = [](const std::string& parallel, const char* placement = "samples_and_experts") {
+    return model::read_job(
+        ConfigNode::parse(text("name: experts\nmodel: {arch: mixtral, hidden: 64, layers: 4, heads: 4, ffn: 256, experts: ",
+                               "8, experts_per_token: 1, seq: 16, vocab: 64}\ndata: {source: synthetic}\ntrain: ",
+                               "{global_batch: 8, placement: {kind: ", placement, "}}\nparallel: ", parallel, "\n"),
+                          "train.yaml"));
+  };
+  for (const auto& [nodes, cores] : {std::pair{4, 1}, {2, 2}}) {
+    auto cluster = plan::cpu_cluster(cores, nodes);
+    for (cluster::ResourceGroup& group : cluster.groups) group.network.latency = Seconds(1e-3);
+    EXPECT_EQ(search(job("{pp: 1, tp: 1, cp: 1}", "\"off\""), cluster, {}).best.stages[0].strategy_of(1).ep, 1);
+    for (const char* parallel : {"auto", "{micro_batches: 2}", "{zero: 1}"}) {
+      SCOPED_TRACE(parallel);
+      const plan::Plan best = search(job(parallel), cluster, {}).best;
+      EXPECT_NO_THROW(check(best, job(parallel), cluster));
+      EXPECT_GT(best.stages[0].strategy_of(1).ep, 1);
+    }
+  }
+  EXPECT_THAT(error_of([&] { search(job("auto"), plan::cpu_cluster(4), {}); }).what(),
+              HasSubstr("train.yaml:4:37: train.placement, and all ranks are on one host"));
+}
+
 TEST(Search, TakesSequenceParallelismAndRecomputedAttentionWhereWorkersAreGivenThem) {
   const auto cluster = plan::cpu_cluster(4);
   const auto job = plan::job_of({.parallel = "{dp: 2, pp: 1, tp: 2, sequence_parallel: true, recompute: selective}"});
