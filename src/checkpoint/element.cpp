@@ -11,6 +11,7 @@ at::ScalarType scalar_type(ElementType type) {
     case ElementType::i64: return at::kLong;
     case ElementType::f16: return at::kHalf;
     case ElementType::f64: return at::kDouble;
+    case ElementType::f8_e4m3: return at::kFloat8_e4m3fn;
   }
   return at::kFloat;
 }

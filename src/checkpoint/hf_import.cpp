@@ -1,14 +1,16 @@
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <set>
 
 #include "base/config.hpp"
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "base/log.hpp"
 #include "checkpoint/cut.hpp"
 #include "checkpoint/element.hpp"
+#include "checkpoint/fp8.hpp"
 #include "checkpoint/hf_names.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
@@ -22,11 +24,17 @@ namespace {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return text(c10::IntArrayRef(shape)); }
 
+// A tensor of the folder, and the one with the scales of its blocks where it is in FP8.
+struct Source {
+  const HfWeights::Tensor* values = nullptr;
+  const HfWeights::Tensor* scales = nullptr;
+};
+
 // A parameter, and the tensors of the folder that its elements stand in, one after another.
 struct Weights {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<const HfWeights::Tensor*> tensors;
+  std::vector<Source> tensors;
 };
 
 const HfWeights::Tensor& find(const HfWeights& weights, const HfTensor& wanted, const std::filesystem::path& dir) {
@@ -43,6 +51,44 @@ const HfWeights::Tensor& find(const HfWeights& weights, const HfTensor& wanted, 
                 {found->second.file.string(), 0, 0, -1, {}}, shape_text(wanted.shape),
                 "config.json and the weights are of different models");
   return found->second;
+}
+
+// What stands beside a matrix in FP8.
+std::string scales_name(const std::string& name) { return name + "_scale_inv"; }
+
+const HfWeights::Tensor* find_scales(const HfWeights& weights, const HfWeights::Tensor& values, bool quantized) {
+  if (values.stored.type != ElementType::f8_e4m3) return nullptr;
+  const std::string& name = values.stored.name;
+  const auto refuse = [&](ErrorCode code, const std::string& problem, const std::filesystem::path& file, const std::string& expected) {
+    throw Error(code, problem, {file.string(), 0, 0, -1, {}}, expected, "take another copy of the folder, or one in bf16");
+  };
+  if (!quantized)
+    refuse(ErrorCode::invalid_config, text("tensor '", name, "' is of type F8_E4M3, but config.json says nothing of it"), values.file,
+           "quantization_config with quant_method: fp8");
+  if (values.stored.shape.size() != 2)
+    refuse(ErrorCode::invalid_config, text("tensor '", name, "' is of type F8_E4M3, but no matrix"), values.file, "F32, F16 or BF16");
+  const auto found = weights.tensors().find(scales_name(name));
+  if (found == weights.tensors().end())
+    refuse(ErrorCode::not_found, text("tensor '", name, "' is of type F8_E4M3, but has no scales"), values.file,
+           text("a tensor '", scales_name(name), "'"));
+  const HfWeights::Tensor& scales = found->second;
+  if (const auto shape = scales_shape(values.stored.shape); scales.stored.shape != shape)
+    refuse(ErrorCode::corrupt, text("tensor '", scales.stored.name, "' has the shape ", shape_text(scales.stored.shape)), scales.file,
+           text(shape_text(shape), ", a scale for each block of ", model::kFp8Block, " rows and columns of '", name, "'"));
+  if (scales.stored.type == ElementType::f8_e4m3)
+    refuse(ErrorCode::invalid_config, text("tensor '", scales.stored.name, "' is of type F8_E4M3 itself"), scales.file,
+           "F32, F16, BF16 or F64");
+  return &scales;
+}
+
+// Whether the tensor is of a layer that predicts further tokens.
+bool is_of_further_layer(const model::HuggingFaceWeights& folder, const std::string& name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  const char* const end = name.data() + name.size();
+  std::int64_t layer = 0;
+  const auto [rest, failed] = std::from_chars(name.data() + kLayers.size(), end, layer);
+  return failed == std::errc() && rest != end && *rest == '.' && layer >= folder.layers && layer - folder.layers < folder.further_layers;
 }
 
 void check_tied(const HfWeights& weights, const std::string& name, const std::string& owner) {
@@ -81,6 +127,7 @@ std::string older_name(const HfWeights& weights, const std::string& name) {
 // The model's parameters in the model's order, but for those that begin anew. Every tensor of the folder must have a place.
 std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir,
                            const std::set<std::string>& anew = {}) {
+  const model::HuggingFaceWeights folder = model::hugging_face_weights(dir / "config.json");
   const std::string_view left_out = prefix_left_out(weights, model);
   const auto name_there = [&](const std::string& name) {
     const std::string there = name.starts_with(left_out) ? name.substr(left_out.size()) : name;
@@ -100,29 +147,55 @@ std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& mod
       for (HfTensor wanted : hf_tensors(model, block, parameter)) {
         wanted.name = name_there(wanted.name);
         expected.insert(wanted.name);
-        own.tensors.push_back(&find(weights, wanted, dir));
+        const HfWeights::Tensor& values = find(weights, wanted, dir);
+        const HfWeights::Tensor* scales = find_scales(weights, values, folder.fp8);
+        if (scales != nullptr) expected.insert(scales->stored.name);
+        own.tensors.push_back({&values, scales});
       }
     }
-  for (const auto& [name, tensor] : weights.tensors())
-    if (!expected.contains(name) && !is_left_out(model, name))
+  std::int64_t further = 0;
+  for (const auto& [name, tensor] : weights.tensors()) {
+    if (expected.contains(name) || is_left_out(model, name)) continue;
+    if (!is_of_further_layer(folder, name))
       throw Error(ErrorCode::invalid_config, "this model cannot be imported: it has a tensor '" + name + "'",
                   {tensor.file.string(), 0, 0, -1, {}}, "the tensors that its config.json asks for");
+    ++further;
+  }
+  if (further > 0)
+    log::show(text(dir.string(), ": left out what predicts further tokens than the next (num_nextn_predict_layers: ", folder.further_layers,
+                   "): ", further, " tensors, model.layers.", folder.layers, " and on"));
   return out;
 }
 
-at::Tensor load(const HfWeights::Tensor& tensor) {
-  at::Tensor out = at::empty(tensor.stored.shape, at::TensorOptions().dtype(scalar_type(tensor.stored.type)));
-  if (!out.is_floating_point())
+// Into `out`: contiguous, f32, of as many elements.
+void load_into(const at::Tensor& out, const HfWeights::Tensor& tensor) {
+  const at::ScalarType type = scalar_type(tensor.stored.type);
+  if (!at::isFloatingType(type))
     throw Error(ErrorCode::invalid_config, text("tensor '", tensor.stored.name, "' is of type ", name_of(tensor.stored.type)),
                 {tensor.file.string(), 0, 0, -1, {}}, "F32, F16, BF16 or F64");
-  if (!tensor.bytes.empty()) std::memcpy(out.mutable_data_ptr(), tensor.bytes.data(), tensor.bytes.size());
-  return out.to(at::kFloat);
+  // The file's bytes are not aligned.
+  const at::Tensor stored = type == at::kFloat ? out : at::empty(out.sizes(), at::TensorOptions().dtype(type));
+  if (!tensor.bytes.empty()) std::memcpy(stored.mutable_data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+  if (type != at::kFloat) out.copy_(stored);
 }
 
+// One tensor of the folder after another, so that a parameter of many (a layer's experts) is in memory once.
 at::Tensor load(const Weights& weights) {
-  std::vector<at::Tensor> parts;
-  for (const HfWeights::Tensor* tensor : weights.tensors) parts.push_back(load(*tensor).flatten());
-  return parts.size() == 1 ? parts.front() : at::cat(parts);
+  at::Tensor out = at::empty(element_count(weights.shape), at::TensorOptions().dtype(at::kFloat));
+  std::int64_t begin = 0;
+  for (const auto& [values, scales] : weights.tensors) {
+    const std::int64_t count = element_count(values->stored.shape);
+    const at::Tensor part = out.narrow(0, begin, count);
+    load_into(part, *values);
+    if (scales != nullptr) {
+      const at::Tensor loaded = at::empty(scales->stored.shape, at::TensorOptions().dtype(at::kFloat));
+      load_into(loaded, *scales);
+      multiply_blocks(part.view(values->stored.shape), loaded);
+    }
+    begin += count;
+  }
+  ensure(begin == out.numel(), weights.name + " is not as large as its tensors");
+  return out;
 }
 
 std::vector<WholeTensor> whole_tensors(const std::vector<Weights>& all) {

@@ -26,11 +26,12 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                std::int64_t largest_weight_file = kLargestWeightFile, ExportType type = ExportType::f32);
 
 // Makes the run `run_dir` of a folder with the weights of a language model that nn/ computes: train.yaml with the model
-// filled in, checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the tokenizer's files. The
-// train.yaml names `source` (an absolute path) as its text; where that is empty, none: the run can be generated from, but not trained or
-// evaluated. The sequence length is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for what Tessera would
-// compute otherwise (rotary positions scaled but by llama3's rule, windows in some layers only, quantized weights, ...), naming it, and
-// when run_dir exists and is not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
+// filled in, checkpoints/step-000000 with fp32 weights (from f32, f16, bf16, or FP8 with scales of blocks) and no optimizer state, and the
+// tokenizer's files. The train.yaml names `source` (an absolute path) as its text; where that is empty, none: the run can be generated
+// from, but not trained or evaluated. The sequence length is the folder's, but at most `longest`. Whole or not at all. Throws
+// invalid_config for what Tessera would compute otherwise (rotary positions scaled but by llama3's rule, windows in some layers only,
+// weights quantized otherwise, ...), naming it, and when run_dir exists and is not empty; corrupt or not_found for missing, misshaped,
+// unknown or damaged tensors; io.
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, const std::filesystem::path& source = {},
                std::int64_t longest = 4096);
 

@@ -16,11 +16,8 @@ struct TypeRow {
   const char* name;
   std::int64_t size;
 };
-constexpr TypeRow kTypes[] = {{ElementType::f32, "F32", 4},
-                              {ElementType::bf16, "BF16", 2},
-                              {ElementType::i64, "I64", 8},
-                              {ElementType::f16, "F16", 2},
-                              {ElementType::f64, "F64", 8}};
+constexpr TypeRow kTypes[] = {{ElementType::f32, "F32", 4}, {ElementType::bf16, "BF16", 2}, {ElementType::i64, "I64", 8},
+                              {ElementType::f16, "F16", 2}, {ElementType::f64, "F64", 8},   {ElementType::f8_e4m3, "F8_E4M3", 1}};
 // The same limit as the reference implementation's.
 constexpr std::uint64_t kLongestHeader = 100'000'000;
 
@@ -60,7 +57,7 @@ ElementType element_type_of(const std::string& name, const std::filesystem::path
   for (const TypeRow& row : kTypes)
     if (name == row.name) return row.type;
   throw Error(ErrorCode::corrupt, "tensors of type '" + name + "' cannot be read", {file.string(), 0, 0, -1, {}},
-              "F32, BF16, F16, F64 or I64");
+              "F32, BF16, F16, F64, F8_E4M3 or I64");
 }
 
 std::string safetensors_header(const std::vector<StoredTensor>& tensors, const std::map<std::string, std::string>& metadata) {

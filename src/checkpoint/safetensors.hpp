@@ -12,8 +12,8 @@
 
 namespace tessera::checkpoint {
 
-// The element types that we read; the first three are the ones that we write.
-enum class ElementType { f32, bf16, i64, f16, f64 };
+// The element types that we read; the first three are the ones that we write. f8_e4m3 is torch's float8_e4m3fn.
+enum class ElementType { f32, bf16, i64, f16, f64, f8_e4m3 };
 const char* name_of(ElementType type);  // as in the header: "F32", "BF16", ...
 std::int64_t size_of(ElementType type);
 // Throws corrupt when it is none of the above.

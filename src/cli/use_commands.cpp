@@ -198,7 +198,8 @@ void add_serve_table_command(CLI::App& app) {
 
 void add_import_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model, a BERT or a T5")->group(kUseGroup);
+      app.add_subcommand("import", "Make a run from a Hugging Face folder of a decoder (Llama, DeepSeek-V3, GPT-2, ...), a BERT or a T5")
+          ->group(kUseGroup);
   struct Options {
     std::string directory, name, source;
   };

@@ -133,10 +133,31 @@ void write_rotary(Import& to, double fallback) {
                     ") is left out; plans do not depend on it, but what is trained does"));
 }
 
+constexpr const char* kReadableWeights = "take weights in f32, f16 or bf16, or in FP8 with a scale for each block";
+
+// Weights in FP8 are read as DeepSeek publishes them: a scale for each block of a matrix. Activations are not quantized here, so that only
+// scales of them that are stored would be lost.
+void check_quantization(const ConfigNode& quantized) {
+  const auto require = [&](const char* key, const char* wanted, bool may_lack, const char* problem) {
+    const auto said = quantized.find(key);
+    const bool lacks = !said || said->is_null();
+    if (lacks ? may_lack : said->is_scalar() && said->as_string() == wanted) return;
+    throw(lacks ? quantized : *said).error(problem, text(key, ": ", wanted), kReadableWeights);
+  };
+  require("quant_method", "fp8", false, "its weights are quantized in another way than FP8");
+  require("fmt", "e4m3", true, "its weights are in another format of FP8");
+  require("activation_scheme", "dynamic", true, "its activations are quantized with scales that are stored");
+  const auto block = quantized.find("weight_block_size");
+  const bool has_blocks = block && block->is_sequence();
+  if (has_blocks && block->size() == 2 && (*block)[0].as_int() == kFp8Block && (*block)[1].as_int() == kFp8Block) return;
+  throw(block ? *block : quantized)
+      .error(has_blocks ? "its scales are of blocks of another size" : "its weights do not have a scale for each block",
+             text("weight_block_size: [", kFp8Block, ", ", kFp8Block, "]"), kReadableWeights);
+}
+
 // What neither a section says nor shapes depend on, but results do.
 void check_weights(const Import& from) {
-  if (const auto quantized = from.find("quantization_config"))
-    throw quantized->error("its weights are quantized", "weights in f32, f16 or bf16");
+  if (const auto quantized = from.find("quantization_config")) check_quantization(*quantized);
 }
 
 void check_activation(const Import& from, const char* computed) {
@@ -461,6 +482,15 @@ std::string hugging_face_yaml(const std::filesystem::path& config_json, ImportFo
   const auto guess = nearest(type.as_string(), known);
   throw type.error("models of type '" + type.as_string() + "' cannot be imported", "one of: " + list,
                    guess ? "did you mean '" + *guess + "'?" : "");
+}
+
+HuggingFaceWeights hugging_face_weights(const std::filesystem::path& config_json) {
+  const Import from(ConfigNode::load(config_json), ImportFor::computing, 0);
+  HuggingFaceWeights out;
+  out.fp8 = from.find("quantization_config").has_value();
+  out.further_layers = from.count("num_nextn_predict_layers", 0);
+  if (out.further_layers > 0) out.layers = from.count("num_hidden_layers");
+  return out;
 }
 
 std::string hugging_face_yaml(const ConfigNode& path) { return hugging_face_yaml(config_of(path), ImportFor::planning); }

@@ -48,6 +48,13 @@ TEST(Safetensors, RefusesWhatDoesNotFollowTheFormat) {
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,16]"), 15)), testing::HasSubstr("15 bytes of data"));
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,16]"), 17)), testing::HasSubstr("17 bytes of data"));
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0]"), 16)), testing::HasSubstr("begin and end"));
+  const auto fp8 = [](const std::string& shape, const std::string& offsets) {
+    return "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}";
+  };
+  EXPECT_EQ(complaint(file_of(fp8("[3,5]", "[0,15]"), 15)), "");
+  EXPECT_THAT(complaint(file_of(fp8("[3,5]", "[0,30]"), 30)), testing::HasSubstr("does not fit its shape"));
+  EXPECT_THAT(complaint(file_of(fp8("[3,5]", "[0,15]"), 14)), testing::HasSubstr("14 bytes of data"));
+  EXPECT_THAT(complaint(file_of(fp8("[4611686018427387904,4]", "[0,0]"), 0)), testing::HasSubstr("does not fit its shape"));
   EXPECT_THAT(complaint(file_of("{\"w\":{\"dtype\":\"I4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1)), testing::HasSubstr("'I4'"));
   EXPECT_THAT(complaint(file_of("{\"w\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1)), testing::HasSubstr("dtype"));
 }
