@@ -206,23 +206,39 @@ TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take
   return read_blocks(path, visit, [](std::span<const std::byte>) {});
 }
 
-void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps) {
-  std::string before;
-  std::uint64_t push_count = 0;
-  std::uint32_t period = 0;
+TableFile check_chain(std::span<const std::filesystem::path> files, const Difference& differs) {
+  TableFile last = {};
   for (const std::filesystem::path& path : files) {
-    const TableFile file = check_table_file(path);
-    if (const std::string differs = difference(file.spec, table.spec()); !differs.empty())
-      throw Error(ErrorCode::invalid_config, text("the rows of ", path.string(), " are another table's: ", differs),
+    TableFile file = check_table_file(path);
+    if (const std::string difference = differs(file.spec); !difference.empty())
+      throw Error(ErrorCode::invalid_config, text("the rows of ", path.string(), " are another table's: ", difference),
                   {.file = path.string(), .block = {}});
-    if (file.after != before)
+    if (file.after != last.id)
       throw Error(ErrorCode::invalid_config,
-                  text("the rows of ", path.string(), before.empty() ? " follow another file" : " do not follow the file before"),
+                  text("the rows of ", path.string(), last.id.empty() ? " follow another file" : " do not follow the file before"),
                   {.file = path.string(), .block = {}}, "a base, and its deltas in the order in which they were saved");
-    before = file.id;
-    push_count = file.push_count;
-    period = file.period;
+    last = std::move(file);
   }
+  return last;
+}
+
+void read_chain(std::span<const std::filesystem::path> files, const TakeRows& take, const TakeWaiting& take_waiting) {
+  for (const std::filesystem::path& path : files)
+    read_blocks(
+        path,
+        [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
+          if (rows)
+            take({}, keys, stored);
+          else
+            take(keys, {}, {});
+        },
+        [&](std::span<const std::byte> waiting) {
+          if (path == files.back() && take_waiting) take_waiting(waiting);
+        });
+}
+
+void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps) {
+  const TableFile last = check_chain(files, [&](const TableSpec& file) { return difference(file, table.spec()); });
   const std::size_t row_bytes = table.stored_row_bytes();
   std::vector<Key> kept;
   std::vector<std::byte> kept_rows;
@@ -237,23 +253,20 @@ void load_table(Table& table, std::span<const std::filesystem::path> files, cons
     }
     table.restore(kept, kept_rows);
   };
-  for (const std::filesystem::path& path : files)
-    read_blocks(
-        path,
-        [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
-          if (!rows)
-            table.erase(keys);
-          else if (keeps)
-            keep(keys, stored);
-          else
-            table.restore(keys, stored);
-        },
-        [&](std::span<const std::byte> waiting) {
-          // Whatever a server knew of the keys of others is forgotten in time.
-          if (path == files.back()) table.add_waiting(0, waiting);
-        });
-  table.set_push_count(std::max(table.push_count(), push_count));
-  table.set_lifecycle(std::max(table.period(), period), table.lifecycle_counts());
+  read_chain(
+      files,
+      [&](std::span<const Key> erased, std::span<const Key> keys, std::span<const std::byte> stored) {
+        if (!erased.empty())
+          table.erase(erased);
+        else if (keeps)
+          keep(keys, stored);
+        else
+          table.restore(keys, stored);
+      },
+      // Whatever a server knew of the keys of others is forgotten in time.
+      [&](std::span<const std::byte> waiting) { table.add_waiting(0, waiting); });
+  table.set_push_count(std::max(table.push_count(), last.push_count));
+  table.set_lifecycle(std::max(table.period(), last.period), table.lifecycle_counts());
 }
 
 }  // namespace tessera::ps

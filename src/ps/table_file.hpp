@@ -57,6 +57,17 @@ TableFile table_file_head(const std::filesystem::path& path);
 // nothing.
 TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take);
 
+// Of a base and the deltas that follow it, in order. Reads and checks them all, and returns the last one. `differs`: what keeps the rows of
+// a file's table from being used, in words; empty: nothing. Throws as check_table_file does, and invalid_config with those words, or where
+// a file does not follow the one before it.
+using Difference = std::function<std::string(const TableSpec&)>;
+TableFile check_chain(std::span<const std::filesystem::path> files, const Difference& differs);
+// Calls with what such files say, in their order: keys whose rows have gone, or keys and their rows as they are stored. `take_waiting`:
+// what waits to be admitted, of the last file. Throws likewise, in the midst of it.
+using TakeRows = std::function<void(std::span<const Key> erased, std::span<const Key> keys, std::span<const std::byte> stored)>;
+using TakeWaiting = std::function<void(std::span<const std::byte> waiting)>;
+void read_chain(std::span<const std::filesystem::path> files, const TakeRows& take, const TakeWaiting& take_waiting = {});
+
 // Puts the rows into a table that a base and the deltas that follow it hold, those of keys that `keeps` wants. All files are checked before
 // a row is used. Throws Error as check_table_file
 // does; and invalid_config where a file is of a table with another name, dimension, type of rows or optimizer, or does not follow the one

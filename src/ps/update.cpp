@@ -111,6 +111,15 @@ void start_state(const OptimizerSpec& optimizer, std::span<float> state) {
   std::ranges::fill(state, optimizer.rule == Rule::adagrad ? optimizer.initial_moment : 0.0f);
 }
 
+void start_state_of(const OptimizerSpec& optimizer, float learning_rate, std::span<const float> values, std::span<float> state) {
+  start_state(optimizer, state);
+  if (optimizer.rule != Rule::ftrl) return;
+  // The z that gives the value where n is 0.
+  const float weight = optimizer.beta / learning_rate + optimizer.l2;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    state[i] = values[i] == 0 ? 0 : -(values[i] * weight + std::copysign(optimizer.l1, values[i]));
+}
+
 void copy_state(const OptimizerSpec& optimizer, std::span<const float> from, int from_dimension, std::span<float> to, int to_dimension) {
   const StateParts parts = parts_of(optimizer);
   const auto from_values = static_cast<std::size_t>(from_dimension), to_values = static_cast<std::size_t>(to_dimension);

@@ -12,6 +12,8 @@ namespace tessera::ps {
 std::size_t state_floats(const OptimizerSpec& optimizer, int dimension);
 // Of a row that nothing was pushed to.
 void start_state(const OptimizerSpec& optimizer, std::span<float> state);
+// Of a row that nothing was pushed to, and that has values which are to stay: FTRL works a row out from its state.
+void start_state_of(const OptimizerSpec& optimizer, float learning_rate, std::span<const float> values, std::span<float> state);
 
 // The state of a row with `from_dimension` values as that of the same row with `to_dimension`: of values that it had not, as start_state.
 void copy_state(const OptimizerSpec& optimizer, std::span<const float> from, int from_dimension, std::span<float> to, int to_dimension);

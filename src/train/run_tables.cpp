@@ -57,13 +57,21 @@ std::optional<ps::Worker> RunTables::worker(const program::Program& program, std
   return holds(program) ? std::optional(self) : std::nullopt;
 }
 
+void RunTables::begin_with(std::filesystem::path checkpoint, std::int64_t steps) {
+  if (!model::reads_clicks(job_.model)) return;
+  check_first_rows(job_, checkpoint, steps);
+  resume_from(std::move(checkpoint), steps);
+  from_another_ = true;
+}
+
 void RunTables::open(const program::Program& program, std::optional<std::int64_t> step) {
+  const bool resumes = !from_.empty() && !from_another_;
   if (step && !training_) {
     training_ = true;
     if (const std::optional<ps::Worker> self = worker(program, *step)) {
       tables_.emplace(job_, self, comm_);
       saves_ = self->index == 0;
-      if (saves_ && !from_.empty()) tables_->load(from_, *step);
+      if (saves_ && resumes) tables_->load(from_, *step);
       if (saves_) {
         first_step_ = *step;
         first_look_ = real_clock().now();
@@ -71,7 +79,7 @@ void RunTables::open(const program::Program& program, std::optional<std::int64_t
       }
     }
     comm_.world().barrier().wait();
-  } else if (!step && !training_ && !from_.empty()) {
+  } else if (!step && !training_ && resumes) {
     const std::optional<ps::Worker> self = worker(program, from_step_);
     if (self) tables_.emplace(job_, std::nullopt, comm_);
     if (self && self->index == 0) tables_->load(from_, from_step_);
@@ -80,10 +88,17 @@ void RunTables::open(const program::Program& program, std::optional<std::int64_t
   } else if (!tables_ && holds(program)) {
     tables_.emplace(job_, std::nullopt, comm_);
   }
-  if (step == 0) {
-    if (tables_) tables_->require_empty();
-    comm_.world().barrier().wait();  // nobody makes rows before all have looked
-  }
+  if (!step && from_another_ && !begun_) worker(program, 0);  // who is to give the rows
+  if (!begun_ && (step == 0 || (!step && from_another_))) begin();
+}
+
+void RunTables::begin() {
+  begun_ = true;
+  if (tables_) tables_->require_empty();
+  comm_.world().barrier().wait();  // nobody makes rows before all have looked
+  if (!from_another_) return;
+  if (comm_.rank() == saving_rank_) tables_->begin_with(from_, from_step_);
+  comm_.world().barrier().wait();
 }
 
 void RunTables::read(const program::Program& program, ps::ServingTable finished) {

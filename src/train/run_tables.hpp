@@ -36,6 +36,9 @@ class RunTables {
     from_ = std::move(checkpoint);
     from_step_ = steps;
   }
+  // The first step, or an evaluation before it, begins with the rows of another run's checkpoint of that many steps (Tables::begin_with).
+  // Throws as check_first_rows() does.
+  void begin_with(std::filesystem::path checkpoint, std::int64_t steps);
 
   // Gives the batches of a run of `program` the places for their rows. All ranks call it. `step`: of training, the first of which finds no
   // rows on the servers; none: an evaluation. `next`: the batches of the step after it, where there is one.
@@ -74,6 +77,7 @@ class RunTables {
   bool holds(const program::Program& program) const;
   std::optional<ps::Worker> worker(const program::Program& program, std::int64_t step);
   void open(const program::Program& program, std::optional<std::int64_t> step);
+  void begin();
 
   void copy();
   void end_copy();
@@ -90,8 +94,10 @@ class RunTables {
   std::vector<ps::ServerStatus> at_first_ = {};
   std::filesystem::path from_ = {};
   std::int64_t from_step_ = 0;
-  std::int64_t step_ = 0;  // steps that were made, where there are tables
-  int saving_rank_ = 0;    // that of the first step on
+  bool from_another_ = false;  // run: `from_` is where this one begins
+  bool begun_ = false;         // the servers had no rows of this run
+  std::int64_t step_ = 0;      // steps that were made, where there are tables
+  int saving_rank_ = 0;        // that of the first step on
   enum class Phase { stays, copies, drops } phase_ = Phase::stays;
   OtherServers other_ = {};  // that the rows go to
   Seconds copying_since_ = {};

@@ -15,6 +15,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
 #include "model/forms.hpp"
+#include "ps/first_rows.hpp"
+#include "ps/saves.hpp"
 #include "train/table_spec.hpp"
 
 namespace tessera::train {
@@ -75,6 +77,30 @@ void remove_others(const std::filesystem::path& checkpoints, const std::filesyst
   log::warning(text("rows of an earlier checkpoint were not removed: ", problem.what()));
 }
 
+// The rows that servers have saved with a checkpoint.
+std::filesystem::path rows_beside(const std::filesystem::path& checkpoint, std::int64_t step) {
+  const std::filesystem::path folder = tables_folder(checkpoint.parent_path(), step);
+  if (!std::filesystem::exists(folder))
+    throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
+                {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
+  return folder;
+}
+
+// Of the run that made the checkpoint. Servers save all of their tables: those of other runs, and sums beside those of copies.
+ps::SavedRows saved_rows(const std::filesystem::path& checkpoint, std::int64_t step) {
+  const std::filesystem::path folder = rows_beside(checkpoint, step);
+  const std::vector<ps::SavedTable> tables = ps::read_saved_folder(folder).tables;
+  if (tables.size() == 1) return {.folder = folder, .table = tables.front().name};
+  return {.folder = folder,
+          .table = model::read_job(std::filesystem::absolute(checkpoint).parent_path().parent_path() / "train.yaml").name};
+}
+
+// What servers are asked to open.
+ps::TableSpec opened_of(const model::JobSpec& job) {
+  const ps::TableSpec table = table_of(job);
+  return job.parameter_servers.consistency == "geo" ? ps::exchanged(table) : table;
+}
+
 std::span<float> floats_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
 
 }  // namespace
@@ -88,6 +114,10 @@ std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, st
 void check_servers(const model::JobSpec& job, comm::Communicator& comm) {
   if (!model::reads_clicks(job.model) || job.parameter_servers.places.empty()) return;
   Tables(job, std::nullopt, comm).require_empty();
+}
+
+void check_first_rows(const model::JobSpec& job, const std::filesystem::path& checkpoint, std::int64_t step) {
+  ps::check_first_rows(saved_rows(checkpoint, step), opened_of(job));
 }
 
 template <typename Work>
@@ -117,7 +147,6 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
       counts_(worker && job.parameter_servers.lifecycle),
       places_(places_of(job)) {
   const ps::TableSpec table = table_of(job);
-  const bool copies = job.parameter_servers.consistency == "geo";
   dimension_ = table.dimension;
   comm_->on_failure([this](const Error& error) {
     if (failed_) return;
@@ -131,8 +160,8 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
   });
   try {
     asked([&] {
-      table_ = client_->open(copies ? ps::exchanged(table) : table);
-      if (copies && worker) copy_.emplace(*client_, table);
+      table_ = client_->open(opened_of(job));
+      if (job.parameter_servers.consistency == "geo" && worker) copy_.emplace(*client_, table);
     });
   } catch (...) {
     comm_->on_failure({});
@@ -415,12 +444,15 @@ std::function<void()> Tables::begin_save(const std::filesystem::path& checkpoint
 }
 
 void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
-  const std::filesystem::path folder = tables_folder(checkpoint.parent_path(), step);
-  if (!std::filesystem::exists(folder))
-    throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
-                {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
+  const std::filesystem::path folder = rows_beside(checkpoint, step);
   wait();
   asked([&] { client_->load(folder); });
+}
+
+void Tables::begin_with(const std::filesystem::path& checkpoint, std::int64_t step) {
+  const ps::SavedRows from = saved_rows(checkpoint, step);
+  wait();
+  asked([&] { ps::put_first_rows(*client_, table_, from); });
 }
 
 }  // namespace tessera::train

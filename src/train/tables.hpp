@@ -29,6 +29,9 @@ std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, st
 // Whether a run may begin on the servers that it names, before anything of an earlier one is touched; nothing where it names none. Throws
 // as Tables() and Tables::require_empty() do.
 void check_servers(const model::JobSpec& job, comm::Communicator& comm);
+// Whether a run can begin with the rows of another run's checkpoint of that many steps, before anything of either is touched. Throws as
+// Tables::begin_with() does, but for damage behind the first bytes of files.
+void check_first_rows(const model::JobSpec& job, const std::filesystem::path& checkpoint, std::int64_t step);
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
@@ -99,6 +102,9 @@ class Tables {
   std::weak_ptr<void> saving() const { return saving_; }
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
+  // Of a table without rows: begins with those of another run's checkpoint, whose table has that run's name; with optimizers that begin
+  // anew (ps/first_rows.hpp). Throws not_found where there are none, invalid_config where they do not fit, and corrupt.
+  void begin_with(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:
   // What the batches of a run read of one of their fields of keys.

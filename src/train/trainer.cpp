@@ -259,6 +259,11 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
 
+void Trainer::begin_with(const std::filesystem::path& checkpoint) {
+  load(checkpoint, false);
+  impl_->tables.begin_with(checkpoint, checkpoint::Reader(checkpoint).state().step);
+}
+
 HeldState Trainer::held_state(Holds holds) const {
   Impl& self = *impl_;
   if (self.stepping || self.executor.unfinished())

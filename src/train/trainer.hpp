@@ -70,6 +70,9 @@ class Trainer {
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
+  // Of a new run: the weights of another run's checkpoint, and of a model with tables their rows, while optimizers begin anew. Throws as
+  // load(), and as check_first_rows() (train/tables.hpp) where the model has tables.
+  void begin_with(const std::filesystem::path& checkpoint);
   // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step
   // has failed, where no optimizer step of it had begun: other ranks may then hold the step after. Throws corrupt where one had.
   HeldState held_state(Holds holds) const;

@@ -411,7 +411,7 @@ void train_rank(const TrainArguments& arguments) {
       comm->world().broadcast(&step, 1, comm::DataType::i64, 0).wait();
       trainer.load(checkpoint::step_folder(checkpoints, step));
     } else if (!job.train.init.empty()) {
-      trainer.load(initial_weights(job, checkpoints, *comm), false);
+      trainer.begin_with(initial_weights(job, checkpoints, *comm));
     } else {
       trainer.initialize();
     }
