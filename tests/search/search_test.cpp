@@ -280,11 +280,11 @@ TEST(Search, DelaysTheExchangeOfGivenDegreesUnlessItIsToldNotTo) {
   auto cluster = plan::cpu_cluster(1, 2);
   cluster.groups[0].network.bandwidth = BytesPerSecond(1e8);
   const auto job_with = [](const std::string& clip, const std::string& rest) {
-    return model::read_job(
-        ConfigNode::parse(text("model: {arch: llama, hidden: 512, layers: 6, heads: 8, ffn: 4096, seq: 1024, vocab: "
-                               "256}\ntrain: {global_batch: 2, optimizer: {clip: ",
-                               clip, "}}\ncluster: {lab: {hosts: 2, gbit: 1, cpu: 1}}\nparallel: {dp: 2, pp: 1", rest, "}\n"),
-                          "train.yaml"));
+    return model::read_job(ConfigNode::parse(
+        text("model: {arch: llama, hidden: 512, layers: 6, heads: 8, ffn: 4096, seq: 1024, vocab: "
+             "256}\ntrain: {global_batch: 8, optimizer: {clip: ",
+             clip, "}}\ncluster: {lab: {hosts: 2, gbit: 1, cpu: 1}}\nparallel: {dp: 2, pp: 1, zero: 0, micro_batches: 1", rest, "}\n"),
+        "train.yaml"));
   };
   const plan::Plan at_once = search(job_with("0", ", delayed_exchange: false"), cluster, {}).best;
   const plan::Plan delayed = search(job_with("0", ""), cluster, {}).best;
