@@ -145,9 +145,11 @@ void make_plan(const PlanOptions& options) {
   const std::vector<Written> written = write_for_others(options.write, plans, job);
   if (!options.output.empty()) write_named(options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_named(options.html, plan_report(input, result));
+  const std::string clipping = search::clipping_text(result.best, job, cluster, profile);
   const bool dealt = result.best.lengths && result.best.lengths->mean > 0;  // which the simulator does not play
   if (options.json) {
-    if (options.explain) std::fprintf(stderr, "%s", search::explain(result, job.model, cluster, columns_of(STDERR_FILENO)).c_str());
+    if (options.explain)
+      std::fprintf(stderr, "%s%s", search::explain(result, job.model, cluster, columns_of(STDERR_FILENO)).c_str(), clipping.c_str());
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}};
     if (!dealt) out["simulated_s"] = simulated.value;
     out["measured"] = !profile.blocks.empty() && cost::plays_exchanges(result.best, cluster);
@@ -169,6 +171,7 @@ void make_plan(const PlanOptions& options) {
   }
   const int columns = columns_of(STDOUT_FILENO);
   std::string out = search::explain(result, job.model, cluster, columns);
+  if (!clipping.empty()) out += "\n" + clipping;
   if (cut_short) out += "\nthe search was cut short: this is the best plan that it had found\n";
   if (options.seconds > 0 && result.bound > 0)
     out += text("\nsearched for ", to_text(Seconds(options.seconds)), ": no plan of the space takes less than ",

@@ -262,7 +262,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   section.read("delayed_exchange", out.delayed_exchange, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("staleness", out.staleness, between(0, 1));
   if (out.staleness > 0) {
-    if (node.has("delayed_exchange") && !out.delayed_exchange)
+    if (out.delayed_exchange == false)
       throw node.at("delayed_exchange")
           .error("gradients that are used a step late are exchanged late", "delayed_exchange: true, or staleness: 0");
     if (out.zero.value_or(0) > 1)
@@ -378,7 +378,7 @@ void deal_lengths(const ConfigNode& root, JobSpec& job) {
   if (parallel.zero.value_or(0) > 1)
     throw at("zero").error(text("zero ", *parallel.zero, " with data.lengths, by which ranks make passes of their own number"),
                            "zero 0 or 1");
-  if (parallel.delayed_exchange)
+  if (parallel.delayed_exchange.value_or(false))
     throw at("delayed_exchange")
         .error("delayed_exchange with data.lengths, by which every step has passes of its own", "no delayed_exchange");
   parallel.kind = ParallelChoice::Kind::degrees;
@@ -447,7 +447,7 @@ JobSpec read_job(const ConfigNode& root) {
                "one of them, or the same in both");
   deal_lengths(root, job);
   spread_experts(root, job);
-  if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
+  if (job.parallel.delayed_exchange.value_or(false) && job.train.optimizer.clip > 0)
     throw root.at("parallel")
         .at("delayed_exchange")
         .error(text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip,

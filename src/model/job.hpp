@@ -264,8 +264,8 @@ struct ParallelChoice {
   std::optional<bool> sequence_parallel;
   // With data.lengths: samples that fit on fewer ranks than cp are cut among these (plan::Lengths).
   bool flexible_groups = true;
-  bool delayed_exchange = false;  // gradients are reduced while the next step begins (plan::Plan::delayed_exchange)
-  int staleness = 0;              // 1: they are reduced during all of the next step, and used after it (plan::Plan::staleness)
+  std::optional<bool> delayed_exchange;  // gradients are reduced while the next step begins (plan::Plan::delayed_exchange)
+  int staleness = 0;                     // 1: they are reduced during all of the next step, and used after it (plan::Plan::staleness)
   Where where;
 };
 

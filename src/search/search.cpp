@@ -10,13 +10,13 @@
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
 #include "plan/tensor_cut.hpp"
+#include "search/delayed.hpp"
 #include "search/devices.hpp"
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
 #include "search/length_prices.hpp"
 #include "search/serving.hpp"
 #include "search/templates.hpp"
-#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -37,12 +37,6 @@ constexpr double kMostMemory = 4096;
 constexpr std::int64_t kEnough = 300'000;
 // For a part of the space in which nothing fits, up to this.
 constexpr double kMostShown = 4;
-// What a delayed exchange must save of a step: it costs a little that is not priced (./dev bench delayed).
-constexpr double kWorth = 0.04;
-// Steps that differ by less are equal.
-constexpr double kSame = 1e-6;
-// Shares of the gradients that a delayed exchange sends as they become complete.
-constexpr double kEarly[] = {1, 0.75, 0.5, 0.25};
 
 // A part of the space under a name that people know.
 struct Family {
@@ -215,7 +209,8 @@ class PlanSearch {
         }
       }
     finish(out);
-    out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
+    // The search counts with exchanges at the end of each step, and its bound holds for those alone.
+    out.bound = may_delay(job_) ? 0 : std::min(out.bound, out.best.predicted->step.value);
     return out;
   }
 
@@ -311,7 +306,7 @@ class PlanSearch {
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
             .rows_ahead = job.parameter_servers.allows_rows_ahead(),
-            .delayed_exchange = space.uniform && may_delay(),
+            .delayed_exchange = space.uniform && may_delay(job_),
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
@@ -353,35 +348,13 @@ class PlanSearch {
     if (options_.watch != nullptr) options_.watch->found(found_.back().plan.predicted->step);
   }
 
-  // The search counts with exchanges at the end of each step, and its bound holds for those alone.
-  bool may_delay() const { return job_.train.optimizer.clip == 0 && (!fixed() || job_.parallel.delayed_exchange); }
-
   plan::Plan as_trained(plan::Plan plan) {
-    plan = delayed_if_faster(std::move(plan));
+    plan = delayed_if_faster(std::move(plan), job_, cost_model_);
     if (!job_.data.lengths) return plan;
     plan.lengths = length_prices(plan, job_, cost_model_);
     if (!options_.lengths.empty())
       price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), Seconds(std::numeric_limits<double>::infinity()));
     return plan;
-  }
-
-  plan::Plan delayed_if_faster(plan::Plan plan) {
-    if (!may_delay()) return plan;
-    const auto predicted = [&](const plan::Plan& of) { return space_.uniform ? sim::predict(of, cost_model_) : predict(of, cost_model_); };
-    if (plan.delayed_exchange) {
-      plan.delayed_exchange = false;
-      plan.predicted = predicted(plan);
-    }
-    std::optional<plan::Plan> best;
-    for (const double early : kEarly) {
-      plan::Plan delayed = plan;
-      delayed.delayed_exchange = true;
-      delayed.exchanged_early = early;
-      delayed.staleness = job_.parallel.staleness;
-      delayed.predicted = predicted(delayed);
-      if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kSame)) best = std::move(delayed);
-    }
-    return job_.parallel.delayed_exchange || best->predicted->step.value < plan.predicted->step.value * (1 - kWorth) ? *best : plan;
   }
 
   void add_template(int group) {

@@ -86,6 +86,11 @@ void order_by_links(plan::Plan& plan, const cluster::ClusterSpec& cluster, const
 // What SearchOptions::serving has to say for the servers of a plan.
 std::vector<int> serving_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 
+// Where train.optimizer.clip alone keeps the exchange of gradients at the end of the plan's steps, and without clipping it would be delayed
+// into the next step: a line that says so, and what a step would take. Empty otherwise.
+std::string clipping_text(const plan::Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster,
+                          const profile::Profile& profile);
+
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
 // limit, what of it no measured step reaches, the runners-up and what each loses where. `columns`: of the terminal, 0 for no limit.
 std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, int columns = 0);

@@ -300,6 +300,34 @@ TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
   EXPECT_LT(delayed, 15);
 }
 
+TEST(Search, DelaysTheExchangeOfGivenDegreesUnlessItIsToldNotTo) {
+  auto cluster = plan::cpu_cluster(1, 2);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(1e8);
+  const auto job_with = [](const std::string& clip, const std::string& rest) {
+    return model::read_job(ConfigNode::parse(
+        text("model: {arch: llama, hidden: 512, layers: 6, heads: 8, ffn: 4096, seq: 1024, vocab: "
+             "256}\ntrain: {global_batch: 8, optimizer: {clip: ",
+             clip, "}}\ncluster: {lab: {hosts: 2, gbit: 1, cpu: 1}}\nparallel: {dp: 2, pp: 1, zero: 0, micro_batches: 1", rest, "}\n"),
+        "train.yaml"));
+  };
+  const plan::Plan at_once = search(job_with("0", ", delayed_exchange: false"), cluster, {}).best;
+  const plan::Plan delayed = search(job_with("0", ""), cluster, {}).best;
+  EXPECT_FALSE(at_once.delayed_exchange);
+  EXPECT_TRUE(delayed.delayed_exchange);
+  EXPECT_LT(delayed.predicted->step, at_once.predicted->step);
+  // What clipping costs is said, unless little is gained or the exchange was to stay where it is.
+  const auto clipped = job_with("1", "");
+  const plan::Plan best = search(clipped, cluster, {}).best;
+  EXPECT_EQ(to_json(best), to_json(at_once));
+  const std::string said = clipping_text(best, clipped, cluster, {});
+  EXPECT_THAT(said, HasSubstr("train.optimizer.clip 1 needs the norm"));
+  EXPECT_THAT(said, HasSubstr(text("a step of ", to_text(delayed.predicted->step), ", ")));
+  EXPECT_EQ(clipping_text(best, job_with("1", ", delayed_exchange: false"), cluster, {}), "");
+  EXPECT_EQ(clipping_text(best, job_with("0", ""), cluster, {}), "");
+  cluster.groups[0].network.bandwidth = BytesPerSecond(1e11);
+  EXPECT_EQ(clipping_text(search(clipped, cluster, {}).best, clipped, cluster, {}), "");
+}
+
 TEST(Search, StalenessLeavesGradientsWhole) {
   auto job = plan::job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48});
   job.train.optimizer.clip = 0;
