@@ -38,7 +38,7 @@ struct TableStatus {
 };
 
 struct ServerStatus {
-  std::string backup;                     // where the one is that has everything of this server; empty: there is none
+  std::optional<std::string> backup;      // of one of a pair: where the other is, that has everything of it; empty: none has
   int workers = 0;                        // that train together
   std::int64_t slowest = 0, fastest = 0;  // steps that these of them have ended
   std::vector<TableStatus> tables;

@@ -188,7 +188,7 @@ std::string to_json(const ServerStatus& status) {
                           {"held_back", table.lifecycle->counts.held_back},
                           {"evicted", table.lifecycle->counts.evicted}};
   }
-  return dumped({{"backup", status.backup},
+  return dumped({{"backup", status.backup ? json(*status.backup) : json()},
                  {"workers", status.workers},
                  {"slowest", status.slowest},
                  {"fastest", status.fastest},
@@ -197,8 +197,8 @@ std::string to_json(const ServerStatus& status) {
 
 ServerStatus status_from_json(const std::string& words) {
   return parsed(words, "what a server says of its tables", [](const json& in) {
-    ServerStatus status{
-        .backup = in.at("backup"), .workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
+    ServerStatus status{.backup = {}, .workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
+    if (const json& backup = in.at("backup"); !backup.is_null()) status.backup = backup.get<std::string>();
     for (const json& table : in.at("tables")) {
       status.tables.push_back({.name = table.at("name"),
                                .dimension = table.at("dimension"),

@@ -75,6 +75,12 @@ std::string metrics_text(std::span<const ObservedServer> servers) {
   Page page(servers);
   page.of_servers("tessera_ps_leads", "1 where the server answers clients, 0 where it stands by or does not answer.",
                   [](const ObservedServer& server) { return std::optional<std::int64_t>(server.status ? 1 : 0); });
+  page.of_servers("tessera_ps_has_backup",
+                  "Of one of a pair that leads: 1 where the other one has everything of it, 0 where it goes on alone.",
+                  [](const ObservedServer& server) -> std::optional<std::int64_t> {
+                    if (!server.status || !server.status->backup) return {};
+                    return server.status->backup->empty() ? 0 : 1;
+                  });
   const auto workers = [&](const char* name, const char* help, auto ServerStatus::*member) {
     page.of_servers(name, help, [member](const ObservedServer& server) {
       return server.status ? std::optional<std::int64_t>((*server.status).*member) : std::nullopt;

@@ -150,6 +150,8 @@ void show_status(const std::vector<std::string>& places, double seconds, bool as
   });
   if (lives)
     for (const char* const head : {"period", "admitted", "held back", "evicted"}) columns.push_back({head, right});
+  const bool pairs = std::ranges::any_of(all, [](const ServerStatus& server) { return server.backup.has_value(); });
+  if (pairs) columns.push_back({"backup", left});
   tessera::Table shown(std::move(columns));
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
@@ -159,7 +161,7 @@ void show_status(const std::vector<std::string>& places, double seconds, bool as
       const TableStatus &table = all[server].tables[place], &late = lately[server].tables[place];
       nlohmann::json one = told["tables"][place];
       one["server"] = places[server];
-      for (const char* const name : {"workers", "slowest", "fastest"}) one[name] = told[name];
+      for (const char* const name : {"backup", "workers", "slowest", "fastest"}) one[name] = told[name];
       const std::optional<double> skew = summarize(all, table.name).skew(), hits = hit_share(table.memory);
       if (skew) one["skew"] = *skew;
       const auto count = [&](std::uint64_t TableStatus::*keys) {
@@ -191,6 +193,10 @@ void show_status(const std::vector<std::string>& places, double seconds, bool as
           cells.push_back(text(number));
       else if (lives)
         cells.insert(cells.end(), 4, "-");
+      if (pairs) {
+        const std::optional<std::string>& backup = all[server].backup;
+        cells.push_back(!backup ? "-" : backup->empty() ? "none" : *backup);
+      }
       shown.add(std::move(cells));
     }
   }

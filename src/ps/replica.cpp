@@ -253,7 +253,7 @@ void Replica::load(std::span<const std::byte> request) {
 
 std::size_t Replica::say_status(std::span<std::byte> reply) const {
   ServerStatus status = shards_.status();
-  if (backup_) status.backup = pair_->partner;
+  if (pair_) status.backup = backup_ ? pair_->partner : "";
   MessageWriter out(reply);
   out.add(std::span<const char>(to_json(status)));
   return out.written();

@@ -86,7 +86,7 @@ TESSERA_PS_API int tessera_ps_set_learning_rate(tessera_ps_client* client, uint6
 /* Of a worker: it has pushed all of this step. */
 TESSERA_PS_API int tessera_ps_end_step(tessera_ps_client* client);
 
-/* A JSON list, one object a server, with `backup`, `workers`, `slowest`, `fastest` and `tables`. The text is the client's, until its next
+/* A JSON list, one object a server, with `backup` (null: of no pair), `workers`, `slowest`, `fastest` and `tables`. The text is the client's, until its next
  * status or its end. */
 TESSERA_PS_API int tessera_ps_status(tessera_ps_client* client, const char** json);
 

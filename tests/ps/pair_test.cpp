@@ -30,7 +30,7 @@ struct TwoServers {
 
 void wait_for_backup(Client& client) {
   for (int turn = 0; turn < 500; ++turn) {
-    if (!client.status().front().backup.empty()) return;
+    if (client.status().front().backup != "") return;
     usleep(20'000);
   }
   FAIL() << "there is no backup after ten seconds";

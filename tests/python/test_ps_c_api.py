@@ -5,11 +5,12 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 import torch
 from conftest import BINARIES, REPOSITORY, free_place
-from test_ps import place_with_a_free_neighbour, serving
+from test_ps import metrics_of, place_with_a_free_neighbour, serving
 
 ROWS, DIM, STEPS = 40, 3, 25
 
@@ -169,3 +170,47 @@ def test_the_header_is_c_and_nothing_else_is_exported(tmp_path):
     subprocess.run([tmp_path / "uses"], check=True)
     exported = subprocess.run(["nm", "-D", "--defined-only", BINARIES / "libtessera_ps.so"], check=True, capture_output=True, text=True).stdout
     assert all(line.split()[-1].startswith("tessera_ps_") for line in exported.splitlines()), exported
+
+
+def open_table(place):
+    one = Client(place)
+    one.table(name="ads", dimension=DIM)
+    one.close()
+
+
+def wait_until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("still not after twenty seconds")
+
+
+def test_a_leader_says_whether_it_has_a_backup(tessera):
+    first, second, page = free_place(), free_place(), free_place()
+    leader, _ = serving(tessera, "--listen", first, "--backup", second, "--metrics", page)
+    standby, _ = serving(tessera, "--listen", second, "--backup-of", first)
+    gauge = f'tessera_ps_has_backup{{server="{first}"}}'
+    alone, (other,) = serving(tessera, "--listen", free_place(), "--metrics", lonely := free_place())
+    try:
+        open_table(f"{first}/{second}")
+        open_table(other)
+        wait_until(lambda: metrics_of(page).get(gauge) == 1)
+        assert not any("has_backup" in name for name in metrics_of(lonely))
+        (table,) = json.loads(tessera("ps", "status", first, "--json").stdout)
+        assert table["backup"] == second
+        lines = tessera("ps", "status", first, other).stdout.splitlines()
+        assert lines[0].split()[-1] == "backup" and lines[-2].split()[-1] == second and lines[-1].split()[-1] == "-"
+        standby.kill()
+        standby.wait()
+        # The leader notices when it has something to hand on.
+        open_table(first)
+        wait_until(lambda: metrics_of(page).get(gauge) == 0)
+        assert json.loads(tessera("ps", "status", first, "--json").stdout)[0]["backup"] == ""
+        assert tessera("ps", "status", first).stdout.splitlines()[-1].split()[-1] == "none"
+        assert json.loads(tessera("ps", "status", other, "--json").stdout)[0]["backup"] is None
+        assert "backup" not in tessera("ps", "status", other).stdout
+    finally:
+        for process in (leader, standby, alone):
+            process.kill()
+            process.wait()
