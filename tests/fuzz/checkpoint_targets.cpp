@@ -19,9 +19,11 @@ namespace tessera::fuzz {
 using checkpoint::ElementType;
 
 Target safetensors_target() {
-  const std::vector<checkpoint::StoredTensor> tensors = {
-      {"a", ElementType::f32, {2, 3}, 0, 24}, {"b", ElementType::bf16, {4}, 24, 32}, {"c", ElementType::i64, {}, 32, 40}};
-  const std::size_t bytes = 40;
+  const std::vector<checkpoint::StoredTensor> tensors = {{"a", ElementType::f32, {2, 3}, 0, 24},
+                                                         {"b", ElementType::bf16, {4}, 24, 32},
+                                                         {"c", ElementType::i64, {}, 32, 40},
+                                                         {"d", ElementType::f8_e4m3, {3}, 40, 43}};
+  const std::size_t bytes = 43;
   Target target;
   target.refusals = {ErrorCode::corrupt};
   target.seeds = {checkpoint::safetensors_header(tensors, {{"format", "pt"}}) + std::string(bytes, 'x'),

@@ -12,6 +12,7 @@
 #include "cluster/cluster.hpp"
 #include "cost/cost_model.hpp"
 #include "fuzz/checks.hpp"
+#include "model/hugging_face.hpp"
 #include "model/job.hpp"
 #include "profile/calibration.hpp"
 #include "profile/profile.hpp"
@@ -93,6 +94,8 @@ Target hugging_face_target() {
       const model::ModelSpec again = model::read_model(ConfigNode::parse("hf: \"" + file + "\"", "train.yaml"));
       must_be_equal(job.model.fingerprint(), again.fingerprint(), "the model");
     });
+    model::hugging_face_yaml(file, model::ImportFor::computing);
+    if (model::hugging_face_weights(file).further_layers < 0) throw Defect("fewer layers than none");
   };
   return target;
 }
