@@ -102,6 +102,17 @@ TEST_F(SynchronizedBatchNorm, TrainsTheModelOfOneDevice) {
   }
 }
 
+TEST_F(SynchronizedBatchNorm, WeighsReplicasByTheirSamples) {
+  const Trained whole = train(plan_of(job_, {}));
+  plan::Plan two = plan_of(job_, {.dp = 2});
+  two.stages[0].shares = {{1, 6}, {1, 2}};
+  expect_same(train(two), whole, initial_);
+  // Two replicas share what the first part takes.
+  plan::Plan three = plan_of(job_, {.dp = 3, .zero = 3, .recompute = Recompute::full});
+  three.stages[0].shares = {{2, 2}, {1, 6}};
+  expect_same(train(three), whole, initial_);
+}
+
 TEST(VisionPlans, CutAClassifierBesideReplicasOfTheConvolutions) {
   model::JobSpec job = vision_job("{arch: vgg11, image: 32, classes: 10}", kBatch, 0.05);
   job.model = narrowed(job.model);
