@@ -46,3 +46,13 @@ def test_too_few_classes_are_refused_with_their_number(tessera, job):
     result = tessera("data", "batch", job, "--set", "model.classes=7", check=False)
     assert result.returncode == 2 and "the source has 10 classes, and model.classes is 7" in result.stderr
     assert "set model.classes to 10" in result.stderr
+
+
+def test_unequal_shares_of_batch_norm_by_device_are_warned_of(tessera, job):
+    tessera("plan", job, "-o", "plan.json", "--set", "cluster={local: {devices: 2, threads: 1}}", "--set", "parallel={dp: 2, pp: 1, tp: 1, micro_batches: 1}")
+    plan = json.loads((tessera.folder / "plan.json").read_text())
+    del plan["predicted"]
+    plan["stages"][0]["shares"] = [{"ranks": 1, "samples": 8}, {"ranks": 1, "samples": 4}]
+    tessera.write("plan.json", plan)
+    words = ("--no-measure", "--plan", "plan.json", "--set", "train.steps=1", "--set", "cluster={local: {devices: 2, threads: 1}}", "--set", "name=unequal")
+    assert "warning: replicas take 8 and 4 samples of a micro-batch, and batch norm" in tessera("train", job, *words).stderr
