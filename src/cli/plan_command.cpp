@@ -22,7 +22,7 @@
 #include "model/forms.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/stage_places.hpp"
+#include "plan/warnings.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
 
@@ -138,8 +138,8 @@ void make_plan(const PlanOptions& options) {
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}, .watch = watch->watch()});
   const bool cut_short = watch->stopped();
   watch.reset();
-  if (const std::string crowding = plan::crowding_of(result.best, cluster); !crowding.empty())
-    std::fprintf(stderr, "warning: %s\n", crowding.c_str());
+  for (const std::string& warning : plan::warnings_of(result.best, job.model, cluster))
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
   std::vector<std::pair<std::string, const plan::Plan*>> plans = {{result.best_family, &result.best}};
   for (const search::Candidate& candidate : result.runners_up) plans.emplace_back(candidate.family, &candidate.plan);
   const std::vector<Written> written = write_for_others(options.write, plans, job);

@@ -25,7 +25,7 @@
 #include "observe/resume.hpp"
 #include "observe/run_files.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/stage_places.hpp"
+#include "plan/warnings.hpp"
 #include "program/program.hpp"
 
 namespace tessera::cli {
@@ -153,7 +153,7 @@ void train(const TrainOptions& options) {
   const cluster::ClusterSpec& cluster = chosen.cluster;
   show_choice(chosen, job, cluster, workers);
   check_accelerators(chosen.plan, cluster, workers);
-  if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
+  for (const std::string& warning : plan::warnings_of(chosen.plan, job.model, cluster)) log::warning(warning);
   keep_servers_secret(job);
   // What is replaced cannot be had back; a new run may as well be refused by its ranks.
   if (options.overwrite && std::filesystem::exists(run)) check_servers(job, yaml, chosen.plan, cluster, workers);

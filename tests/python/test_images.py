@@ -1,7 +1,11 @@
 """What the data commands say of a job that reads images."""
 
+import io
 import json
+import random
 import struct
+import tarfile
+import zlib
 
 import pytest
 
@@ -46,3 +50,55 @@ def test_too_few_classes_are_refused_with_their_number(tessera, job):
     result = tessera("data", "batch", job, "--set", "model.classes=7", check=False)
     assert result.returncode == 2 and "the source has 10 classes, and model.classes is 7" in result.stderr
     assert "set model.classes to 10" in result.stderr
+
+
+def png(side, pixels):
+    """Of a colour image, `pixels` row by row."""
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    rows = b"".join(b"\0" + pixels[row * side * 3:(row + 1) * side * 3] for row in range(side))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows))
+            + chunk(b"IEND", b""))
+
+
+def write_shards(folder, shards, images):
+    """As webdataset writes them: in each shard so many images of 24 x 24 with their classes, 0 to 3."""
+    draw = random.Random(5)
+    folder.mkdir()
+    for shard in range(shards):
+        with tarfile.open(folder / f"flowers-{shard:03}.tar", "w") as tar:
+            for index in range(images):
+                for ending, content in (("png", png(24, draw.randbytes(24 * 24 * 3))), ("cls", str(index % 4).encode())):
+                    member = tarfile.TarInfo(f"{shard}{index:04}.{ending}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+
+
+def test_training_from_shards_goes_on_where_it_ended(tessera, tmp_path):
+    write_shards(tmp_path / "flowers", shards=3, images=20)
+    job = tessera.write("train.yaml", """
+model: {arch: resnet18, image: 32, channels: 3, classes: 4}
+data: {source: flowers, split: {train: 0.8}, images: {crop: random_resized, flip: true, jitter: {brightness: 0.4, hue: 0.1}, mixup: 0.2, normalize: {mean: 0.5, std: 0.25}}}
+train: {steps: 14, global_batch: 8, optimizer: {kind: sgd, lr: 0.01, momentum: 0.9}, schedule: {kind: constant}}
+cluster: {local: {devices: 2, threads: 1}}
+parallel: {dp: 2, pp: 1, tp: 1, micro_batches: 1}
+""")
+    tessera("train", job, "--no-measure", "--set", "name=whole")
+    expected = [line["loss"] for line in tessera.metrics("whole")]
+    assert len(expected) == 14 and len(set(expected)) == 14  # more than two epochs of 48 images
+
+    # Within the first epoch, and with a checkpoint in the second.
+    tessera("train", job, "--no-measure", "--set", "name=stopped", "--set", "train.steps=5")
+    tessera("train", job, "--no-measure", "--set", "name=stopped", "--set", "train.steps=9", "--resume")
+    tessera("train", job, "--no-measure", "--set", "name=stopped", "--resume")
+    assert [line["loss"] for line in tessera.metrics("stopped")] == expected
+
+
+def test_unequal_shares_of_batch_norm_by_device_are_warned_of(tessera, job):
+    tessera("plan", job, "-o", "plan.json", "--set", "cluster={local: {devices: 2, threads: 1}}", "--set", "parallel={dp: 2, pp: 1, tp: 1, micro_batches: 1}")
+    plan = json.loads((tessera.folder / "plan.json").read_text())
+    del plan["predicted"]
+    plan["stages"][0]["shares"] = [{"ranks": 1, "samples": 8}, {"ranks": 1, "samples": 4}]
+    tessera.write("plan.json", plan)
+    words = ("--no-measure", "--plan", "plan.json", "--set", "train.steps=1", "--set", "cluster={local: {devices: 2, threads: 1}}", "--set", "name=unequal")
+    assert "warning: replicas take 8 and 4 samples of a micro-batch, and batch norm" in tessera("train", job, *words).stderr

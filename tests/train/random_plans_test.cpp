@@ -17,6 +17,7 @@
 #include "plan/tensor_cut.hpp"
 #include "train/job_helper.hpp"
 #include "train/skip_model_helper.hpp"
+#include "train/vision_helper.hpp"
 
 namespace tessera::train {
 namespace {
@@ -26,6 +27,7 @@ using plan::Schedule;
 using plan::Strategy;
 
 constexpr int kPlans = 200;
+constexpr int kVisionPlans = 50;
 constexpr int kMostRanks = 4;
 constexpr std::int64_t kSteps = 5;
 
@@ -135,7 +137,13 @@ class Draw {
   Random random_;
 };
 
-// The losses of all steps, and the gradients of the last one.
+// What batch norm makes of a sample depends on the others of its micro-batch.
+bool normalizes_batches(const model::ModelSpec& model) {
+  return std::ranges::any_of(model.repeats, [](const model::Repeat& repeat) { return model::exchanges_over_replicas(repeat.block); });
+}
+
+// The losses of all steps, and the gradients of the last one; under batch norm of the first one. There rounding turns a unit on or off that
+// was almost at zero, which changes gradients by some per cent from then on: so does a rate that is greater by a hundred-thousandth.
 struct Outcome {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> gradients;
@@ -144,6 +152,7 @@ struct Outcome {
 Outcome outcome_of(const model::JobSpec& job, const plan::Plan& plan) {
   const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
+  const std::int64_t compared = normalizes_batches(job.model) ? 0 : kSteps - 1;
   Outcome out;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
@@ -151,8 +160,8 @@ Outcome outcome_of(const model::JobSpec& job, const plan::Plan& plan) {
     for (std::int64_t i = 0; i < kSteps; ++i) {
       const StepReport report = trainer.step();
       if (comm.rank() == 0) out.losses.push_back(report.loss);
+      if (i == compared) trainer.save_gradients(real_file_system(), folder.path());
     }
-    trainer.save_gradients(real_file_system(), folder.path());
   });
   const checkpoint::Reader reader(*checkpoint::latest(folder.path()));
   for (const checkpoint::TensorInfo& tensor : reader.tensors()) out.gradients[tensor.name] = reader.read(tensor.name);
@@ -187,6 +196,7 @@ std::vector<std::string> traits_of(const plan::Plan& plan, const model::ModelSpe
   std::vector<std::string> out = {plan::name_of(plan.schedule)};
   if (plan::pipeline_of(plan).chunks > 1 && !plan.stages.front().shares.empty()) out.push_back("shares of several stages");
   if (plan.delayed_exchange) out.push_back("delayed exchange");
+  if (!plan.order.empty()) out.push_back("own order");
   const plan::Stage& first = plan.stages.front();
   const plan::Stage& last = plan.stages.back();
   if (model.tied_embeddings && first.ranks == last.ranks && !first.runs.front().strategy.same_layout(last.runs.back().strategy))
@@ -206,6 +216,7 @@ std::vector<std::string> traits_of(const plan::Plan& plan, const model::ModelSpe
                                      {"offload", s.offload_optimizer},
                                      {"recompute", s.recompute != Recompute::none},
                                      {"shares", !stage.shares.empty()},
+                                     {"strategies by block", stage.runs.size() > 1},
                                      {"cut anew", !s.same_layout(plan.stages.front().runs.front().strategy)}})
         if (is) out.emplace_back(name);
     }
@@ -222,12 +233,15 @@ std::map<std::string, std::set<std::string>> train_drawn(std::vector<model::JobS
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
   const cluster::ClusterSpec cluster = four_workers();
-  std::vector<Outcome> one_device;
-  for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
+  std::map<std::pair<std::size_t, std::int64_t>, Outcome> one_device;  // by job and micro-batches
   Draw draw(seed);
   std::map<std::string, std::set<std::string>> seen;  // by arch
-  double worst_losses = 0;
-  double worst_gradients = 0;
+  struct Worst {
+    int plans = 0;
+    double losses = 0;
+    double gradients = 0;
+  };
+  std::map<std::string, Worst> worst;  // by arch
   for (int drawn = 0, tries = 0; drawn < plans; ++tries) {
     if (tries == 500 * plans) {
       ADD_FAILURE() << "none was legal of so many after " << drawn << " plans";
@@ -241,12 +255,16 @@ std::map<std::string, std::set<std::string>> train_drawn(std::vector<model::JobS
     ++drawn;
     SCOPED_TRACE(job.model.arch + " " + plan::to_json(plan));
     const Outcome many = outcome_of(job, plan);
-    const double losses = worst_difference(many.losses, one_device[which].losses);
-    const double gradients = worst_error(many, one_device[which]);
+    const std::int64_t micro_batches = normalizes_batches(job.model) ? plan.micro_batches : 1;
+    const auto [one, is_new] = one_device.try_emplace({which, micro_batches});
+    if (is_new) one->second = outcome_of(job, plan_of(job, {.micro_batches = micro_batches}));
+    const double losses = worst_difference(many.losses, one->second.losses);
+    const double gradients = worst_error(many, one->second);
     EXPECT_LT(losses, 1e-4);
-    EXPECT_LT(gradients, 1e-4);
-    worst_losses = std::max(worst_losses, losses);
-    worst_gradients = std::max(worst_gradients, gradients);
+    // A bias before a batch norm has no gradient but rounding.
+    EXPECT_LT(gradients, normalizes_batches(job.model) ? 1e-3 : 1e-4);
+    Worst& so_far = worst[job.model.arch];
+    so_far = {so_far.plans + 1, std::max(so_far.losses, losses), std::max(so_far.gradients, gradients)};
     if (drawn % 20 == 0) {
       const Outcome again = outcome_of(job, plan);
       EXPECT_EQ(again.losses, many.losses);
@@ -255,7 +273,8 @@ std::map<std::string, std::set<std::string>> train_drawn(std::vector<model::JobS
     for (const std::string& trait : traits_of(plan, job.model))
       for (const std::string& arch : {std::string(), job.model.arch}) seen[arch].insert(trait);
   }
-  std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", plans, worst_losses, worst_gradients);
+  for (const auto& [arch, of] : worst)
+    std::printf("%s, %d plans: losses at most %.1e from one device's, gradients %.1e\n", arch.c_str(), of.plans, of.losses, of.gradients);
   return seen;
 }
 
@@ -312,6 +331,24 @@ TEST(RandomPlans, TrainTheModelOfOneDeviceWithSplitLayers) {
   std::map<std::string, std::set<std::string>> seen = train_drawn(jobs, 30, 7);
   for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew", "zb-v"})
     EXPECT_TRUE(seen["bert"].contains(name)) << name << " was never drawn";
+}
+
+// Batch norm is synchronized: by itself, a device normalizes what the plan gives it. Its models take small steps, so that a unit which
+// rounding turns on or off does not show in the losses.
+TEST(RandomPlans, TrainVisionModelsOfOneDevice) {
+  std::vector<model::JobSpec> jobs = {
+      vision_job("{arch: resnet18, image: 64, classes: 10, batch_norm: synchronized}", 16, 0.0002),
+      vision_job("{arch: resnet18, image: 64, classes: 10, batch_norm: synchronized, split_layers: true}", 16, 0.0002),
+      vision_job("{arch: vgg11, image: 32, classes: 10}", 16, 0.05),
+      vision_job("{arch: vgg11, image: 32, classes: 10, norm: true, batch_norm: synchronized}", 16, 0.0002),
+      vision_job("{arch: vit, hidden: 32, layers: 6, heads: 4, image: 16, patch: 4, classes: 10, dropout: 0.1}", 16, 0.05)};
+  for (std::size_t i = 0; i < 4; ++i) jobs[i].model = narrowed(jobs[i].model);
+  std::map<std::string, std::set<std::string>> seen = train_drawn(std::move(jobs), kVisionPlans, 20260718);
+  for (const char* name : {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "shards", "offload"})
+    EXPECT_TRUE(seen[""].contains(name)) << name << " was never drawn";
+  for (const char* arch : {"resnet18", "vgg11", "vit"})
+    for (const char* name : {"dp", "zero 2", "zero 3", "recompute", "shares", "delayed exchange", "own order", "strategies by block"})
+      EXPECT_TRUE(seen[arch].contains(name)) << name << " was never drawn with " << arch;
 }
 
 }  // namespace

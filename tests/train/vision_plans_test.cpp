@@ -2,9 +2,7 @@
 // one rank, or where it is synchronized of all replicas.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <array>
 
-#include "base/random.hpp"
 #include "train/vision_helper.hpp"
 
 namespace tessera::train {
@@ -15,7 +13,6 @@ using plan::Schedule;
 
 constexpr std::int64_t kSteps = 5;
 constexpr std::int64_t kBatch = 8;
-constexpr int kPlans = 24;
 
 struct Images {
   at::Tensor images;
@@ -34,45 +31,6 @@ void expect_same(const Trained& many, const Trained& one, const NamedTensors& in
   for (const auto& [name, value] : one.tensors) {
     const double moved = (value - initial.at(name)).norm().item<double>();
     EXPECT_LT((many.tensors.at(name) - value).norm().item<double>(), 1e-3 * moved + 1e-6) << name;
-  }
-}
-
-// Up to four ranks, each with a sample of each micro-batch at least.
-Degrees drawn(Random& random) {
-  const auto of = [&](auto... values) {
-    const auto all = std::array{values...};
-    return all[random.below(all.size())];
-  };
-  Degrees out;
-  out.pp = of(1, 2, 3, 4);
-  out.dp = out.pp == 1 ? of(2, 4) : out.pp == 2 ? of(1, 2) : 1;
-  out.zero = of(0, 1, 2, 3);
-  out.micro_batches = out.pp == 1 ? of(1, 2) : 4;
-  out.recompute = of(Recompute::none, Recompute::full);
-  if (out.pp > 1) out.schedule = of(Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1);
-  if (out.pp == 2 && of(true, false)) {
-    out.schedule = Schedule::interleaved;
-    out.chunks = 2;
-  }
-  return out;
-}
-
-TEST(VisionPlans, WithoutBatchNormTrainTheModelOfOneDevice) {
-  std::vector<model::JobSpec> jobs = {
-      vision_job("{arch: vit, hidden: 32, layers: 6, heads: 4, image: 16, patch: 4, classes: 10, dropout: 0.1}", kBatch, 0.05),
-      vision_job("{arch: vgg11, image: 32, classes: 10}", kBatch, 0.05)};
-  jobs[1].model = narrowed(jobs[1].model);
-  Random random(20260713);
-  for (const model::JobSpec& job : jobs) {
-    const auto [images, labels] = random_images(job.model);
-    const NamedTensors initial = train_on_images(job, plan_of(job, {}), images.narrow(0, 0, 0), labels.narrow(0, 0, 0)).tensors;
-    const Trained one = train_on_images(job, plan_of(job, {}), images, labels);
-    EXPECT_NE(one.losses.front(), one.losses.back());
-    for (int i = 0; i < kPlans / 2; ++i) {
-      const Degrees degrees = drawn(random);
-      SCOPED_TRACE(job.model.arch + " " + to_text(degrees));
-      expect_same(train_on_images(job, plan_of(job, degrees), images, labels), one, initial);
-    }
   }
 }
 
@@ -142,6 +100,17 @@ TEST_F(SynchronizedBatchNorm, TrainsTheModelOfOneDevice) {
     SCOPED_TRACE(to_text(degrees));
     expect_same(train(plan_of(job_, degrees)), degrees.micro_batches == 1 ? whole : halves, initial_);
   }
+}
+
+TEST_F(SynchronizedBatchNorm, WeighsReplicasByTheirSamples) {
+  const Trained whole = train(plan_of(job_, {}));
+  plan::Plan two = plan_of(job_, {.dp = 2});
+  two.stages[0].shares = {{1, 6}, {1, 2}};
+  expect_same(train(two), whole, initial_);
+  // Two replicas share what the first part takes.
+  plan::Plan three = plan_of(job_, {.dp = 3, .zero = 3, .recompute = Recompute::full});
+  three.stages[0].shares = {{2, 2}, {1, 6}};
+  expect_same(train(three), whole, initial_);
 }
 
 TEST(VisionPlans, CutAClassifierBesideReplicasOfTheConvolutions) {
