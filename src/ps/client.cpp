@@ -320,7 +320,12 @@ void Client::finish_save() {
 
 void Client::load(const std::filesystem::path& folder) {
   const std::filesystem::path whole = std::filesystem::absolute(folder);
-  impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests->servers(), .before = read_saved_folder(whole).tables});
+  std::vector<SavedTable> saved = read_saved_folder(whole).tables;
+  for (const Impl::OpenTable& table : impl_->tables)
+    if (std::ranges::find(saved, table.spec.name, &SavedTable::name) == saved.end())
+      throw Error(ErrorCode::not_found, text("there is no table ", table.spec.name, " in ", whole.string()), {},
+                  "a folder that tables were saved to");
+  impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests->servers(), .before = std::move(saved)});
 }
 
 TableCounts Client::begin_move(TableId id, std::span<const Share> after, SnapshotRows rows) {

@@ -50,6 +50,9 @@ struct Worker {
   int count = 1;
   std::uint64_t run = 0;        // equal for the workers of a run, and another number for each run
   std::int64_t first_step = 0;  // how many steps the run has made before; equal for all
+  // A run takes the place of an earlier one of its name at once. Of one of another name, whose workers are still connected, it does not:
+  // what it asks for first throws invalid_config.
+  std::string name = {};
 };
 
 struct ClientOptions {
@@ -125,8 +128,9 @@ class Client {
   void begin_save(const std::filesystem::path& folder, SnapshotRows rows = SnapshotRows::all);
   // Waits until they are written.
   void finish_save();
-  // The rows that were saved there, by however many servers, in place of those of all tables that the servers have. Throws not_found, and
-  // as load_table (ps/table_file.hpp); then tables may be empty.
+  // The rows that were saved there, by however many servers, in place of those of all tables that the servers have. Throws not_found where
+  // a table that this client has opened was not saved, and invalid_config where a server has rows of another one: they stay. Throws as
+  // load_table (ps/table_file.hpp); then tables may be empty.
   void load(const std::filesystem::path& folder);
 
   // Of a table whose rows go to other servers (ps/move.hpp), which are another client's. `after`: which share of the keys each of these

@@ -152,7 +152,11 @@ std::string to_json(const TableSpec& spec) {
 std::string to_json(const Joining& joining) {
   json out{{"patience", joining.patience.value}};
   if (const std::optional<Worker>& worker = joining.worker)
-    out["worker"] = {{"index", worker->index}, {"count", worker->count}, {"run", worker->run}, {"first_step", worker->first_step}};
+    out["worker"] = {{"index", worker->index},
+                     {"count", worker->count},
+                     {"run", worker->run},
+                     {"first_step", worker->first_step},
+                     {"name", worker->name}};
   return out.dump();
 }
 
@@ -160,8 +164,11 @@ Joining joining_from_json(const std::string& words) {
   return parsed(words, "what a client says of itself", [](const json& in) {
     Joining joining{.worker = {}, .patience = Seconds(in.at("patience"))};
     if (const auto worker = in.find("worker"); worker != in.end())
-      joining.worker = {
-          .index = worker->at("index"), .count = worker->at("count"), .run = worker->at("run"), .first_step = worker->at("first_step")};
+      joining.worker = Worker{.index = worker->at("index"),
+                              .count = worker->at("count"),
+                              .run = worker->at("run"),
+                              .first_step = worker->at("first_step"),
+                              .name = worker->value("name", "")};
     return joining;
   });
 }

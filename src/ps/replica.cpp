@@ -12,6 +12,8 @@ namespace {
 using Wants = comm::RequestClient::Options::Wants;
 
 constexpr Seconds kLongestWait(5);  // for a save, before the client has to ask again
+// For the workers of another run: a process that was killed takes some time until its connections are closed.
+constexpr Seconds kTakesToEnd(5);
 
 bool moves_all_rows(std::span<const std::byte> request) {
   MessageReader in(request);
@@ -100,7 +102,13 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
   if (log_ != nullptr && ask == Ask::move_begin) log_->abandon_base();
-  if (!leads_) leader_ = request.client;
+  if (leads_) {
+    connections_[header.client] = request.client;
+    // Connections are this server's alone: what is refused reaches neither the backup nor the log.
+    if (ask == Ask::join && waits_for_other_run(request)) return {};
+  } else {
+    leader_ = request.client;
+  }
   if (ask == Ask::copy_begin) process_of_leader_ = header.client;
   if (log_ != nullptr && changes(ask)) return answer_logged(request, reply);
   if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
@@ -117,6 +125,23 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
   wait_for_backup(refused.has_value());
   if (refused) throw *refused;
   return bytes;
+}
+
+bool Replica::waits_for_other_run(const comm::RequestServer::Request& request) {
+  std::erase_if(connections_, [this](const auto& one) { return !surroundings_.is_connected(one.second); });
+  MessageReader in(request.bytes);
+  const std::span<const char> json = in.take<char>(in.take<AskHeader>(1).front().count);
+  const Joining joining = joining_from_json({json.begin(), json.end()});
+  if (!joining.worker) return false;
+  const Workers& there = shards_.workers();
+  const auto connected =
+      std::ranges::count_if(there.in_the_way_of(*joining.worker), [this](auto one) { return connections_.contains(one); });
+  if (connected == 0) return false;
+  if (request.waited < std::min(kTakesToEnd, joining.patience)) return true;
+  throw Error(ErrorCode::invalid_config,
+              text("run '", joining.worker->name, "' wants to train at the server at ", place_, ", where ", connected,
+                   connected == 1 ? " worker" : " workers", " of run '", there.name(), "' ", connected == 1 ? "trains" : "train"),
+              {}, "one run at a time", text("end '", there.name(), "', or give each run servers of its own"));
 }
 
 std::optional<std::size_t> Replica::answer_logged(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
@@ -216,6 +241,8 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
     if (written) out.add(std::span<const char>(to_json(*written)));
     return out.written();
   }
+  // One that is none, or another run's, changes nothing.
+  if (header.ask == Ask::load) tables_to_load(order_in(request.bytes), shards_.tables(), place_);
   shards_.stop_moves();
   if (log_ != nullptr) log_->abandon_base();
   if (header.ask == Ask::save) {
@@ -226,7 +253,6 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
     if (log_ != nullptr && saves_.going_on()) log_->begin_save(shards_);
     return out.written();
   }
-  order_in(request.bytes);  // one that is none changes nothing
   saves_.abandon();
   if (log_ != nullptr) {
     log_->end_save({}, {});
@@ -246,7 +272,10 @@ std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Requ
 
 void Replica::load(std::span<const std::byte> request) {
   shards_.empty_tables();
-  if (header_of(request).count > 0) load_tables(order_in(request), shards_.tables());
+  if (header_of(request).count > 0) {
+    const SaveOrder order = order_in(request);
+    load_tables(order, tables_to_load(order, shards_.tables(), place_));
+  }
   // The files are a checkpoint's, which may go.
   if (log_ != nullptr) log_->want_base();
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 
 #include "base/file_system.hpp"
 #include "comm/requests.hpp"
@@ -71,6 +72,8 @@ class Replica {
  private:
   void lead(const char* why);
   std::optional<std::size_t> answer_logged(const comm::RequestServer::Request& request, std::span<std::byte> reply);
+  // Whether a worker that joins has to wait, as those of a run of another name are connected. Throws invalid_config once it has.
+  bool waits_for_other_run(const comm::RequestServer::Request& request);
   void wait_for_backup(bool refused_here);
   void go_on_without_backup();
   // Whether the partner has been given everything; `perhaps`: its last word is missing.
@@ -92,10 +95,11 @@ class Replica {
   std::unique_ptr<WriteAheadLog> log_ = {};
   std::uint64_t process_ = 0;  // random; constant, as two threads read it
   bool leads_ = false;
-  std::unique_ptr<comm::Requester> backup_;                   // of a leader whose standby has everything
-  std::optional<comm::RequestServer::ClientId> leader_ = {};  // of a standby: who has asked it last
-  std::uint64_t process_of_leader_ = 0;                       // that has given it a copy
-  std::uint64_t process_of_backup_ = 0;                       // that has taken one
+  std::unordered_map<Workers::ClientNumber, comm::RequestServer::ClientId> connections_ = {};  // of a leader's clients: the last ones
+  std::unique_ptr<comm::Requester> backup_;                                                    // of a leader whose standby has everything
+  std::optional<comm::RequestServer::ClientId> leader_ = {};                                   // of a standby: who has asked it last
+  std::uint64_t process_of_leader_ = 0;                                                        // that has given it a copy
+  std::uint64_t process_of_backup_ = 0;                                                        // that has taken one
 };
 
 }  // namespace tessera::ps

@@ -33,6 +33,12 @@ std::vector<SavedTable> tables_in(const json& in) {
   return tables;
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string all = names.size() == 1 ? "table " : "tables ";
+  for (std::size_t i = 0; i < names.size(); ++i) all += (i > 0 ? ", '" : "'") + names[i] + "'";
+  return all;
+}
+
 const SavedTable* find(const std::vector<SavedTable>& tables, const std::string& name) {
   const auto found = std::ranges::find(tables, name, &SavedTable::name);
   return found == tables.end() ? nullptr : &*found;
@@ -129,6 +135,22 @@ std::optional<std::vector<SavedTable>> Saves::written() {
   if (at_ < saves_.size()) return {};
   std::vector<SavedTable> tables;
   for (const One& one : saves_) tables.push_back(one.chain);
+  return tables;
+}
+
+std::vector<Table*> tables_to_load(const SaveOrder& order, std::vector<Table*> tables, const std::string& place) {
+  std::vector<std::string> held, saved;
+  for (const SavedTable& table : order.before) saved.push_back(table.name);
+  for (const Table* const table : tables)
+    if (table->size() > 0) held.push_back(table->spec().name);
+  const auto is_saved = [&](const std::string& name) { return std::ranges::find(saved, name) != saved.end(); };
+  if (!std::ranges::all_of(held, is_saved))
+    throw Error(ErrorCode::invalid_config,
+                text("rows of ", joined(saved), " are to be loaded in place of those that the server at ", place, " holds, which are of ",
+                     joined(held)),
+                {.file = order.folder.string(), .block = {}}, "a server without rows of another run",
+                "give each run servers of its own, or start these anew (with another --log, where they have one)");
+  std::erase_if(tables, [&](const Table* table) { return !is_saved(table->spec().name); });
   return tables;
 }
 

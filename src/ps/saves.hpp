@@ -77,6 +77,9 @@ class Saves {
   std::exception_ptr failed_;
 };
 
+// `tables` without those that `order.before` does not name. Throws Error(invalid_config) where one of these has rows: they are another
+// run's, and would be lost. `place`: of the server, for what it says.
+std::vector<Table*> tables_to_load(const SaveOrder& order, std::vector<Table*> tables, const std::string& place);
 // Into tables that were opened and have no rows: the rows that this server has among `order.servers`, whichever servers have saved them.
 // Throws as load_table() does; not_found where the folder has no such table.
 void load_tables(const SaveOrder& order, const std::vector<Table*>& tables);

@@ -29,6 +29,7 @@ class Shards {
   // How long the answer to `request`, which these have given, took with whoever carries it: for the status of its table.
   void took(std::span<const std::byte> request, Seconds seconds);
   ServerStatus status() const;
+  const Workers& workers() const { return workers_; }
 
   std::vector<Table*> tables();
   // Tables without rows in place of those that are there.

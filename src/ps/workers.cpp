@@ -17,6 +17,7 @@ Workers::Client& Workers::join(ClientNumber number, const Joining& joining) {
     if (worker->run != run_ || ended_.empty()) {
       std::erase_if(clients_, [](const auto& client) { return client.second.worker.has_value(); });
       run_ = worker->run;
+      name_ = worker->name;
       ended_.assign(static_cast<std::size_t>(worker->count), worker->first_step);
     }
     if (worker->count != count())
@@ -27,6 +28,14 @@ Workers::Client& Workers::join(ClientNumber number, const Joining& joining) {
   Client client{.number = number, .patience = joining.patience};
   if (worker) client.worker = worker->index;
   return clients_.emplace(number, client).first->second;
+}
+
+std::vector<Workers::ClientNumber> Workers::in_the_way_of(const Worker& worker) const {
+  std::vector<ClientNumber> numbers;
+  if (worker.run == run_ || worker.name == name_) return numbers;
+  for (const auto& [number, client] : clients_)
+    if (client.worker) numbers.push_back(number);
+  return numbers;
 }
 
 Workers::Client& Workers::at(ClientNumber number) {
@@ -49,13 +58,14 @@ std::string Workers::json() const {
                        {"applied", client.applied},
                        {"results", std::move(results)}});
   }
-  return nlohmann::json{{"run", run_}, {"ended", ended_}, {"clients", std::move(clients)}}.dump();
+  return nlohmann::json{{"run", run_}, {"name", name_}, {"ended", ended_}, {"clients", std::move(clients)}}.dump();
 }
 
 Workers Workers::from_json(const std::string& words) {
   return parsed(words, "what a server says of its clients", [](const nlohmann::json& in) {
     Workers workers;
     workers.run_ = in.at("run");
+    workers.name_ = in.value("name", "");
     workers.ended_ = in.at("ended").get<std::vector<std::int64_t>>();
     for (const nlohmann::json& told : in.at("clients")) {
       Client client{.number = told.at("number"), .patience = Seconds(told.at("patience")), .applied = told.at("applied")};

@@ -35,6 +35,10 @@ class Workers {
   // Throws not_found for one that has not joined, or that another worker or run has taken the place of.
   Client& at(ClientNumber number);
 
+  // The workers of the run that is there, where `worker` is of a run of another name, which must not take their place while they train.
+  std::vector<ClientNumber> in_the_way_of(const Worker& worker) const;
+  const std::string& name() const { return name_; }  // of the run that is there
+
   // Steps that this worker, or the slowest one, has ended.
   std::int64_t ended(const Client& client) const { return ended_[static_cast<std::size_t>(*client.worker)]; }
   std::int64_t slowest() const;
@@ -49,6 +53,7 @@ class Workers {
 
  private:
   std::uint64_t run_ = 0;
+  std::string name_;
   std::vector<std::int64_t> ended_;  // by worker
   std::unordered_map<ClientNumber, Client> clients_;
 };

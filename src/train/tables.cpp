@@ -131,14 +131,24 @@ auto Tables::asked(const Work& work) {
   }
 }
 
+namespace {
+
+std::optional<ps::Worker> worker_of(std::optional<ps::Worker> worker, const std::string& run) {
+  if (worker) worker->name = run;
+  return worker;
+}
+
+}  // namespace
+
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker, comm::Communicator& comm)
     : name_(job.name),
       where_(job.parameter_servers.where),
       comm_(&comm),
-      client_(
-          std::in_place, places_of(job), servers_secret_from_environment(),
-          ps::ClientOptions{
-              .deadline = kPatience, .reconnect = job.parameter_servers.reconnect, .interrupted = interrupted_.get(), .worker = worker}),
+      client_(std::in_place, places_of(job), servers_secret_from_environment(),
+              ps::ClientOptions{.deadline = kPatience,
+                                .reconnect = job.parameter_servers.reconnect,
+                                .interrupted = interrupted_.get(),
+                                .worker = worker_of(worker, job.name)}),
       synchronous_(job.parameter_servers.consistency == "synchronous"),
       reconnect_(job.parameter_servers.reconnect),
       exchange_every_(job.parameter_servers.exchange_every),

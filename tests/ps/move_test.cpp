@@ -12,6 +12,7 @@
 #include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
 #include "ps/connection_breaker.hpp"
+#include "ps/disk_helper.hpp"
 #include "ps/move.hpp"
 #include "ps/running_server.hpp"
 #include "ps/training_helper.hpp"
@@ -225,6 +226,33 @@ TEST(Move, RefusesServersThatHoldRowsOfAnotherRun) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_config);
     EXPECT_THAT(error.what(), HasSubstr(text("the server at ", b, " holds ", kKeys, " rows of a table 'ads' already")));
   }
+}
+
+TEST(Move, OfRowsThatMemoryHasNoRoomForChangesNoValue) {
+  const TemporaryFolder rows;
+  std::deque<RunningServer> servers;
+  for (int i = 0; i < 3; ++i) servers.emplace_back(on_disk(rows.path()));
+  const RunningServer other;
+  const std::string &a = servers[0].place, &b = servers[1].place, &c = servers[2].place;
+  LargeTable moved({a, b}), expected({other.place});
+  std::uint64_t seed = 0;
+  const auto push = [&](int times) {
+    for (int i = 0; i < times; ++i, ++seed)
+      for (LargeTable* const table : {&moved, &expected}) table->push(seed);
+  };
+  push(20);
+  EXPECT_GT(moved.on_disk(), Bytes(0));
+  Move move({a, b}, {b, c}, "", moved.client.opened());
+  move.copy();
+  push(3);
+  move.finish();
+  moved.client.go_on_at({b, c}, "", 1);
+  move.drop();
+  EXPECT_EQ(moved.values(), expected.values());
+  push(3);
+  EXPECT_EQ(moved.values(), expected.values());
+  EXPECT_GT(moved.on_disk(), Bytes(0));
+  EXPECT_EQ(rows_at({a}).front(), 0u);
 }
 
 }  // namespace

@@ -14,8 +14,10 @@
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
+#include "ps/disk_helper.hpp"
 #include "ps/killed_server.hpp"
 #include "ps/move.hpp"
+#include "ps/running_server.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -136,6 +138,38 @@ TEST(Pair, WhatMovesToAnotherPairIsAtItsBackupAndAServerThatIsLostBeforeEndsNoth
   others.leader.kill();
   counting.push();
   counting.expect_all();
+}
+
+TEST(Pair, ABackupIsGivenRowsThatMemoryHasNoRoomFor) {
+  const TemporaryFolder rows;
+  const std::string first = free_loopback_place(), second = free_loopback_place();
+  ServerOptions leads = on_disk(rows.path()), stands_by = leads;
+  leads.pair = Pair{Pair::First::leads, second};
+  stands_by.pair = Pair{Pair::First::stands_by, first};
+  KilledServer leader(first, leads), standby(second, stands_by);
+  const RunningServer other;
+  LargeTable paired({first + "/" + second}), expected({other.place});
+  std::uint64_t seed = 0;
+  const auto push = [&](int times) {
+    for (int i = 0; i < times; ++i, ++seed)
+      for (LargeTable* const table : {&paired, &expected}) table->push(seed);
+  };
+  push(15);
+  KilledServer *leading = &leader, *backing = &standby;
+  for (int turn = 0; turn < 2; ++turn) {
+    // A copy of all of it, and what comes behind it.
+    backing->kill();
+    push(1);
+    backing->start();
+    wait_for_backup(paired.client);
+    push(3);
+    EXPECT_GT(paired.on_disk(), Bytes(0));
+    leading->kill();
+    ASSERT_EQ(paired.values(), expected.values());
+    EXPECT_GT(paired.on_disk(), Bytes(0));
+    leading->start();
+    std::swap(leading, backing);
+  }
 }
 
 }  // namespace

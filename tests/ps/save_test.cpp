@@ -197,5 +197,47 @@ TEST(Saves, AreRefusedWhereTheyDoNotFit) {
   EXPECT_THAT(problem(another), HasSubstr("there is no table clicks"));
 }
 
+TEST(Saves, OfOtherTablesAreRefusedByAServerThatKeepsItsRows) {
+  TemporaryFolder folder, whole;
+  const auto table = [](const char* name) {
+    TableSpec spec = ads();
+    spec.name = name;
+    return spec;
+  };
+  const std::vector<Key> keys = {1, 2, 3};
+  const std::vector<float> gradients(keys.size() * kDimension, 1.0f);
+  RunningServer server, saved_at;
+  Client saving({saved_at.place}, "");
+  saving.push(saving.open(table("theirs")), keys, gradients);
+  saving.begin_save(folder.path());
+  saving.finish_save();
+
+  Client client({server.place}, "");
+  const Client::TableId ours = client.open(table("ours"));
+  client.push(ours, keys, gradients);
+  client.begin_save(whole.path());
+  client.finish_save();
+  std::vector<float> before(gradients.size()), after(gradients.size());
+  client.pull(ours, keys, before);
+  Client other({server.place}, "");
+  other.open(table("theirs"));
+  try {
+    other.load(folder.path());
+    ADD_FAILURE() << "rows of another run were emptied";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+    EXPECT_THAT(error.what(), HasSubstr("rows of table 'theirs' are to be loaded in place of those that the server at " + server.place +
+                                        " holds, which are of table 'ours'"));
+    EXPECT_THAT(error.what(), HasSubstr("servers of its own"));
+  }
+  client.pull(ours, keys, after, Absent::zeros);
+  EXPECT_EQ(after, before);
+  // The table without rows that the other one has left is in nobody's way.
+  client.push(ours, keys, gradients);
+  client.load(whole.path());
+  client.pull(ours, keys, after, Absent::zeros);
+  EXPECT_EQ(after, before);
+}
+
 }  // namespace
 }  // namespace tessera::ps

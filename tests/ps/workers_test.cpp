@@ -203,6 +203,37 @@ TEST(Workers, OfAnotherRunTakeTheServersOver) {
   EXPECT_THROW(third.open(ads(Consistency::synchronous)), Error);
 }
 
+TEST(Workers, OfARunOfAnotherNameAreRefusedWhileThoseThatAreThereAreConnected) {
+  RunningServer server;
+  const TableSpec spec = ads(Consistency::synchronous);
+  const Samples samples = samples_of(0, 0, 10);
+  const auto of = [](const char* name, std::uint64_t run) {
+    return ClientOptions{.deadline = Seconds(1), .worker = Worker{.index = 0, .count = 1, .run = run, .name = name}};
+  };
+  std::optional<Client> there(std::in_place, std::vector{server.place}, "", of("ads", 5));
+  const Client::TableId table = there->open(spec);
+  try {
+    Client({server.place}, "", of("clicks", 6)).open(spec);
+    ADD_FAILURE() << "it has taken the servers over";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+    EXPECT_THAT(error.what(),
+                HasSubstr("run 'clicks' wants to train at the server at " + server.place + ", where 1 worker of run 'ads' trains"));
+    EXPECT_THAT(error.what(), HasSubstr("servers of its own"));
+  }
+  there->push(table, samples.keys, samples.gradients);
+  there->end_step();
+  // One that is only looked at by others, or was started again, is in nobody's way.
+  Client({server.place}, "", {}).open(spec);
+  std::optional<Client> again(std::in_place, std::vector{server.place}, "", of("ads", 7));
+  again->open(spec);
+  EXPECT_THROW(there->push(table, samples.keys, samples.gradients), Error);
+  there.reset();
+  again.reset();
+  Client other({server.place}, "", of("clicks", 8));
+  other.push(other.open(spec), samples.keys, samples.gradients);
+}
+
 TEST(Workers, AWorkerThatComesAgainBeginsItsStepAnew) {
   RunningServer server;
   const TableSpec spec = ads(Consistency::synchronous, 1, Rule::add);

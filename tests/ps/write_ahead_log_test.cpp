@@ -17,6 +17,7 @@
 #include "base/free_port.hpp"
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
+#include "ps/disk_helper.hpp"
 #include "ps/killed_server.hpp"
 #include "ps/lifecycle_messages.hpp"
 #include "ps/move.hpp"
@@ -320,6 +321,39 @@ TEST(Log, KeepsWhatMovesFromItsServerAndWhatStays) {
     push();
     counting.expect_all();
   }
+}
+
+TEST(Log, HoldsRowsThatMemoryHasNoRoomFor) {
+  const TemporaryFolder folder, rows;
+  const std::string place = free_loopback_place();
+  ServerOptions options = on_disk(rows.path());
+  options.log = ServerLog{.folder = folder.path(), .base_after = Bytes(2 << 20)};
+  KilledServer server(place, options);
+  const RunningServer other;
+  LargeTable logged({place}), expected({other.place});
+  std::uint64_t seed = 0;
+  const auto push = [&] {
+    for (LargeTable* const table : {&logged, &expected}) table->push(seed);
+    ++seed;
+  };
+  const auto begin_anew = [&] {
+    EXPECT_GT(logged.on_disk(), Bytes(0));
+    server.kill();
+    server.start();
+    ASSERT_EQ(logged.values(), expected.values());
+    EXPECT_GT(logged.on_disk(), Bytes(0));
+  };
+  while (seed < 8) push();
+  begin_anew();
+  // Then with a base, whose rows were read from the disk.
+  const auto has_base = [&] {
+    return std::ranges::any_of(std::filesystem::directory_iterator(folder.path()),
+                               [](const auto& entry) { return std::filesystem::exists(entry.path() / "tables.json"); });
+  };
+  while (!has_base() && seed < 300) push();
+  EXPECT_TRUE(has_base());
+  push();
+  begin_anew();
 }
 
 }  // namespace

@@ -186,6 +186,27 @@ def wait_until(condition):
     raise AssertionError("still not after twenty seconds")
 
 
+def test_a_server_keeps_on_disk_what_its_memory_has_no_room_for(tessera):
+    limit = ("--disk", "rows", "--memory", "4MiB")
+    process, places = serving(tessera, "--listen", place_with_a_free_neighbour(), "--threads", "2", *limit)
+    try:
+        one = Client(*places)
+        table = one.table(name="ads", dimension=DIM, optimizer={"rule": "add"}, initializer={"kind": "zero"})
+        keys = list(range(400_000))
+        gradients = torch.arange(len(keys) * DIM, dtype=torch.float32).view(-1, DIM)
+        assert one.push(table, keys, gradients) == 0
+        for status in json.loads(tessera("ps", "status", *places, "--json").stdout):
+            assert status["disk_bytes"] > 0 and status["index_bytes"] + status["row_bytes"] <= 4 << 20
+        torch.testing.assert_close(one.pull(table, keys), gradients, rtol=0, atol=0)
+        one.close()
+        small = tessera("ps", "serve", "--listen", free_place(), "--disk", "rows", check=False)
+        assert small.returncode == 2 and "--memory" in small.stderr
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    assert list((tessera.folder / "rows").iterdir()) == [], "what lies there goes with the process"
+
+
 def test_a_leader_says_whether_it_has_a_backup(tessera):
     first, second, page = free_place(), free_place(), free_place()
     leader, _ = serving(tessera, "--listen", first, "--backup", second, "--metrics", page)
