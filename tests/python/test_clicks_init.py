@@ -68,7 +68,7 @@ def test_a_run_goes_on_learning_from_anothers_rows(clicks):  # noqa: F811
     clicks("train", "whole.yaml", "--no-measure", "--set", "train.steps=9")
     clicks("train", "parts.yaml", "--no-measure", "--set", "train.steps=5")
     (clicks.folder / "runs" / "old").rename(clicks.folder / "gone")
-    clicks("train", "parts.yaml", "--resume", "--set", "train.steps=9")
+    clicks("train", "runs/parts/train.yaml", "--resume", "--set", "train.steps=9")
     whole, parts = ([line["loss"] for line in clicks.metrics(name)] for name in ("whole", "parts"))
     assert parts == pytest.approx(whole, rel=1e-6)
     old = [json.loads(line)["loss"] for line in (clicks.folder / "gone" / "metrics.jsonl").read_text().splitlines()]
