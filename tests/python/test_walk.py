@@ -31,6 +31,7 @@ BEFORE = {
     "hugging-face": [INIT + " --steps 4 -o poems.yaml", "tessera train poems.yaml --no-measure --set 'parallel={dp: 1}'"],
     "torchvision": ["printf 'name: flowers\\nmodel: {arch: resnet18, image: 32, classes: 10}\\ndata: {source: synthetic}\\ntrain: {steps: 2, global_batch: 4}\\n' > small.yaml",
                     "tessera train small.yaml --no-measure --set 'parallel={dp: 1}'"],
+    "train-on-images": [f"ln -s {REPOSITORY}/examples ."],
     "click-logs": [f"cp -r {REPOSITORY}/examples . && ln -s {REPOSITORY}/.venv .venv"],
     "several-hosts": [INIT + " --steps 12"],
     "from-galvatron": [f"cp {REPOSITORY}/bench/planner/inputs/* ."],
