@@ -302,11 +302,11 @@ TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
 
 TEST(Search, DelaysTheExchangeOfGivenDegreesUnlessItIsToldNotTo) {
   auto cluster = plan::cpu_cluster(1, 2);
-  cluster.groups[0].network.bandwidth = BytesPerSecond(1e8);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(3e7);
   const auto job_with = [](const std::string& clip, const std::string& rest) {
     return model::read_job(ConfigNode::parse(
         text("model: {arch: llama, hidden: 512, layers: 6, heads: 8, ffn: 4096, seq: 1024, vocab: "
-             "256}\ntrain: {global_batch: 8, optimizer: {clip: ",
+             "256}\ntrain: {global_batch: 2, optimizer: {clip: ",
              clip, "}}\ncluster: {lab: {hosts: 2, gbit: 1, cpu: 1}}\nparallel: {dp: 2, pp: 1, zero: 0, micro_batches: 1", rest, "}\n"),
         "train.yaml"));
   };
