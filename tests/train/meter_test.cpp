@@ -43,13 +43,13 @@ TEST(Samples, SettledWhereTheIntervalIsNarrow) {
 TEST(Meter, RoundsUntilSettledOrTheBudgetIsSpent) {
   on_ranks(2, [](comm::Communicator& comm) {
     const Meter meter(comm, Seconds(0.001));
-    const auto rounds = [&](Seconds budget, int settled_after, Seconds each = Seconds(0)) {
+    const auto rounds = [&](Seconds budget, int settled_after, Seconds first = Seconds(0)) {
       int count = 0;
       meter.rounds(
           budget,
           [&](int round) {
             EXPECT_EQ(round, count++);
-            std::this_thread::sleep_for(std::chrono::duration<double>(each.value));
+            if (round == 0) std::this_thread::sleep_for(std::chrono::duration<double>(first.value));
           },
           [&] { return count >= settled_after; });
       return count;
@@ -57,7 +57,8 @@ TEST(Meter, RoundsUntilSettledOrTheBudgetIsSpent) {
     EXPECT_EQ(rounds(Seconds(60), 0), 5);
     EXPECT_EQ(rounds(Seconds(60), 7), 7);
     EXPECT_EQ(rounds(Seconds(60), 1000), 10);
-    // One round of rank 1 spends its budget twice.
+    // The first round of rank 1 spends its budget, and in the end twice that.
+    EXPECT_EQ(rounds(Seconds(comm.rank() == 0 ? 60 : 1), 1000, Seconds(comm.rank() == 0 ? 0 : 1.05)), 5);
     EXPECT_EQ(rounds(Seconds(comm.rank() == 0 ? 60 : 0.001), 1000, Seconds(comm.rank() == 0 ? 0 : 0.01)), 3);
   });
 }
