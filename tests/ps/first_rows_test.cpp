@@ -217,9 +217,13 @@ TEST(FirstRows, OfADamagedFileAreRefusedBeforeOneIsThere) {
 
 TEST(FirstRows, AreInTheLogOfAServerThatIsKilled) {
   TemporaryFolder folder;
-  Day before(monday(), 2);
-  before.push(1);
-  before.save(folder.path() / "saved");
+  std::vector<float> saved;
+  {
+    Day before(monday(), 2);
+    before.push(1);
+    before.save(folder.path() / "saved");
+    saved = before.values();
+  }
   const std::string place = free_loopback_place();
   const ServerOptions options{.log = ServerLog{.folder = folder.path() / "log"}};
   {
@@ -233,7 +237,7 @@ TEST(FirstRows, AreInTheLogOfAServerThatIsKilled) {
   const Client::TableId table = client.open(tuesday());
   std::vector<float> values(kKeys * kDimension);
   client.pull(table, all_keys(), values, Absent::zeros);
-  EXPECT_EQ(values, before.values());
+  EXPECT_EQ(values, saved);
 }
 
 }  // namespace

@@ -15,15 +15,18 @@
 #include <utility>
 #include <vector>
 
+#include "base/free_port.hpp"
 #include "ps/client.hpp"
 #include "ps/server.hpp"
 
 namespace tessera::ps {
 
-// A server in a process of its own, which may be killed and started again at the same place.
+// A server in a process of its own, which may be killed and started again at the same place. The process that starts
+// it has one thread, so that the thread sanitizer lets the server start others: no RunningServer beside it.
 class KilledServer {
  public:
-  KilledServer(std::string place, ServerOptions options) : place_(std::move(place)), options_(std::move(options)) { start(); }
+  KilledServer(std::string at, ServerOptions options) : place(std::move(at)), options_(std::move(options)) { start(); }
+  KilledServer() : KilledServer(free_loopback_place(), {}) {}
   ~KilledServer() { kill(); }
   KilledServer(const KilledServer&) = delete;
   KilledServer& operator=(const KilledServer&) = delete;
@@ -36,7 +39,7 @@ class KilledServer {
     if (getppid() != parent) _exit(1);
     close_range(3, ~0U, 0);  // the test's connections
     try {
-      Server server(place_, "", options_);
+      Server server(place, "", options_);
       server.serve({});
     } catch (const std::exception& error) {
       std::cerr << error.what() << "\n";
@@ -64,9 +67,9 @@ class KilledServer {
     waitpid(killer_, nullptr, 0);
     return true;
   }
+  const std::string place;
 
  private:
-  std::string place_;
   ServerOptions options_;
   pid_t id_ = -1, killer_ = -1;
 };

@@ -17,7 +17,6 @@
 #include "ps/disk_helper.hpp"
 #include "ps/killed_server.hpp"
 #include "ps/move.hpp"
-#include "ps/running_server.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -147,7 +146,7 @@ TEST(Pair, ABackupIsGivenRowsThatMemoryHasNoRoomFor) {
   leads.pair = Pair{Pair::First::leads, second};
   stands_by.pair = Pair{Pair::First::stands_by, first};
   KilledServer leader(first, leads), standby(second, stands_by);
-  const RunningServer other;
+  const KilledServer other;
   LargeTable paired({first + "/" + second}), expected({other.place});
   std::uint64_t seed = 0;
   const auto push = [&](int times) {

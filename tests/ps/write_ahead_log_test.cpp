@@ -21,7 +21,6 @@
 #include "ps/killed_server.hpp"
 #include "ps/lifecycle_messages.hpp"
 #include "ps/move.hpp"
-#include "ps/running_server.hpp"
 #include "ps/training_helper.hpp"
 
 namespace tessera::ps {
@@ -250,7 +249,7 @@ TEST(Log, TrainsOnAndLoadsAsAServerWithoutOne) {
   const std::string place = free_loopback_place();
   constexpr std::uint64_t kRows = 3000;
   const TableSpec spec{.name = "t", .dimension = 3, .type = RowType::bf16, .consistency = Consistency::synchronous};
-  RunningServer plain;
+  const KilledServer plain;
   KilledServer logged(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(1 << 30)}});  // its bases are those of saves
   std::vector<std::unique_ptr<Client>> there, here;
   for (const int index : {0, 1}) {
@@ -300,7 +299,7 @@ TEST(Log, KeepsWhatMovesFromItsServerAndWhatStays) {
   const std::string place = free_loopback_place();
   // A base is due at every moment.
   KilledServer logged(place, {.log = ServerLog{.folder = folder.path(), .base_after = Bytes(1)}});
-  const RunningServer other;
+  const KilledServer other;
   Counting counting(place);
   const auto push = [&] {
     for (int i = 0; i < 3; ++i) counting.push();
@@ -329,7 +328,7 @@ TEST(Log, HoldsRowsThatMemoryHasNoRoomFor) {
   ServerOptions options = on_disk(rows.path());
   options.log = ServerLog{.folder = folder.path(), .base_after = Bytes(2 << 20)};
   KilledServer server(place, options);
-  const RunningServer other;
+  const KilledServer other;
   LargeTable logged({place}), expected({other.place});
   std::uint64_t seed = 0;
   const auto push = [&] {
