@@ -3,8 +3,8 @@
     python bench/lengths/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1] [--cpu 0.45] [--tokens 1024] [--lengths WORDS] [--keep FOLDER] [--json]
 
 A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
-the same batches in turns. Passes are priced by the roofline, without a profile. The ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
-"auto" is what `parallel: auto` plans with a profile of the same hosts, and with all of their memory.
+the same batches in turns. Passes are priced from a profile of the same hosts. The ratio is that of the faster of each, medians over all rounds' steps without each run's first three. Losses of the first step must agree within 1e-4.
+"auto" is what `parallel: auto` plans with all of the hosts' memory. The error of its prediction is that of each step's own batch, as the median of these steps.
 Needs root (tools/netlab).
 """
 import argparse
@@ -29,7 +29,9 @@ LENGTHS = {"lognormal, median 128": (32, True, {"source": "synthetic", "lengths"
            "Pareto, median 128": (32, True, {"source": "synthetic", "lengths": {"kind": "pareto", "median": 128}}),
            SHORT_AND_LONG: (32, True, {"source": "texts.jsonl", "tokenizer": {"kind": "bytes"}, "lengths": "documents", "split": {"train": 1.0}}),
            "uniform to 4096": (8, False, {"source": "synthetic", "lengths": {"kind": "uniform"}})}
-SKIPPED_STEPS = 1
+SKIPPED_STEPS = 3  # in which memory grows to what the largest passes need
+# What of an `auto` plan's prediction does not depend on the samples.
+ONCE_PER_STEP = "gradients, optimizer"
 
 
 AUTO = ("auto",)
@@ -67,7 +69,7 @@ class Bench:
         job = self.job(lengths, *way)
         # Passes over samples of different lengths are priced by those of one sample.
         single = {**job, "train": {**job["train"], "global_batch": HOSTS}}
-        profile = profiled(self.tessera, self.folder / "profile.json", single, self.arguments.seconds, self.environment) if way == AUTO else None
+        profile = profiled(self.tessera, self.folder / "profile.json", single, self.arguments.seconds, self.environment)
         return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(" ")[0].strip(","), *way))), job, self.environment, profile)
 
     def row(self, netlab, lengths):
@@ -84,8 +86,11 @@ class Bench:
         medians = {way: statistics.median(values) for way, values in seconds.items()}
         flexible, fixed = (min((way for way in self.ways if (way[0] == "fixed") == is_fixed), key=medians.get) for is_fixed in (False, True))
         chosen = json.loads(plans[AUTO][1].read_text())
-        dealt = json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[flexible]], self.environment))
-        return {"lengths": lengths, "seconds": {words(way): medians[way] for way in ways},
+        dealt, own = (json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[way]], self.environment)) for way in (flexible, AUTO))
+        once = sum(part["seconds"] for part in chosen["predicted"]["parts"] if part["name"] == ONCE_PER_STEP)
+        predicted = [seconds + once for seconds in own[0]["seconds"][SKIPPED_STEPS:self.arguments.steps]]
+        error = statistics.median(one / seconds[AUTO][i] - 1 for i, one in enumerate(predicted * self.arguments.rounds))
+        return {"lengths": lengths, "error": error, "seconds": {words(way): medians[way] for way in ways},
                 "auto": f"cp {chosen['stages'][0]['blocks'][0].get('cp', 1)}, {chosen['micro_batches']} micro-batches", "flexible": words(flexible), "fixed": words(fixed), "ratio": medians[fixed] / medians[flexible],
                 "loss_difference": max(abs(losses[way] / losses[flexible] - 1) for way in self.ways), "dealt": dealt}
 
@@ -96,10 +101,10 @@ def geometric_mean(ratios):
 
 def show(result):
     print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once; seconds of a step")
-    print(f"{'lengths':<30}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}{'auto':>10}   fastest")
+    print(f"{'lengths':<30}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}{'auto':>10}{'error':>9}   fastest")
     for row in result["rows"]:
         own, many = row["dealt"]
-        print(f"{row['lengths']:<30}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms{row['seconds']['auto']:10.3f}   {row['flexible']}; {row['fixed']}; auto: {row['auto']}")
+        print(f"{row['lengths']:<30}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms{row['seconds']['auto']:10.3f}{row['error']:9.1%}   {row['flexible']}; {row['fixed']}; auto: {row['auto']}")
     if result["geometric_mean"]:
         print(f"geometric mean of the ratios without uniform lengths: {result['geometric_mean']:.2f}, of all: {result['of_all']:.2f}")
 
@@ -108,7 +113,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench lengths", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--gbit", type=float, default=1)
     parser.add_argument("--cpu", type=float, default=0.45, help="cores of each host")
     parser.add_argument("--tokens", type=int, choices=(1024, 2048), default=1024, help="that a rank holds at once")

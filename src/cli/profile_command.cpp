@@ -59,8 +59,10 @@ void measure_profile(const ProfileOptions& options) {
                 {"from", Align::right},
                 {"to", Align::right}});
   for (const profile::BlockSample& sample : profile.blocks) {
-    blocks.add({sample.kind, text(sample.micro_batch_size), text(sample.tensor_parallel), text(sample.neighbours, " x ", sample.threads),
-                "forward", to_text(sample.forward), to_text(sample.forward_low), to_text(sample.forward_high)});
+    const std::string positions = sample.positions > 0 ? text(", ", sample.positions, " positions") : "";
+    blocks.add({sample.kind + positions, text(sample.micro_batch_size), text(sample.tensor_parallel),
+                text(sample.neighbours, " x ", sample.threads), "forward", to_text(sample.forward), to_text(sample.forward_low),
+                to_text(sample.forward_high)});
     blocks.add({"", "", "", "", "backward", to_text(sample.backward), to_text(sample.backward_low), to_text(sample.backward_high)});
     blocks.add({"", "", "", "", "of it weights", to_text(sample.backward * sample.weight_share), "", ""});
   }

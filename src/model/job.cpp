@@ -383,7 +383,6 @@ void deal_lengths(const ConfigNode& root, JobSpec& job) {
         .error("delayed_exchange with data.lengths, by which every step has passes of its own", "no delayed_exchange");
   parallel.kind = ParallelChoice::Kind::degrees;
   parallel.pp = parallel.tp = 1;
-  parallel.zero = parallel.zero.value_or(0);
 }
 
 // Samples and experts change places among the ranks of one stage, each of which has whole blocks and sequences.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -64,7 +65,7 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   const BlockSample* nearest_sample = nullptr;
   const std::string kind = block.profile_key();
   for (const BlockSample& sample : profile.blocks) {
-    if (!device.is_cpu() || sample.kind != kind || sample.precision != shard.precision) continue;
+    if (!device.is_cpu() || sample.kind != kind || sample.precision != shard.precision || sample.positions != 0) continue;
     const Shape shape = shape_of(sample);
     if (nearest_sample == nullptr) nearest_sample = &sample;
     const Shape best = shape_of(*nearest_sample);
@@ -77,7 +78,7 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   const Shape found = shape_of(*nearest_sample);
   Curve curve;
   for (const BlockSample& sample : profile.blocks)
-    if (sample.kind == kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
+    if (sample.kind == kind && sample.precision == shard.precision && sample.positions == 0 && shape_of(sample) == found) curve.add(sample);
   BlockTime time = curve.at(shard.micro_batch_size);
   // Blocks are measured with whole sequences.
   model::BlockShard measured = shard;
@@ -94,6 +95,27 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   scale(time.forward, estimate.forward, reference.forward);
   scale(time.backward, estimate.backward, reference.backward);
   return time;
+}
+
+std::optional<double> share_of_pairs(const Profile& profile, const model::BlockSpec& block, model::Precision precision,
+                                     std::int64_t positions) {
+  const std::string kind = block.profile_key();
+  double sum = 0;
+  int pairs = 0;
+  for (const BlockSample& shorter : profile.blocks)
+    for (const BlockSample& whole : profile.blocks) {
+      if (shorter.positions == 0 || whole.positions != 0 || shape_of(shorter) != shape_of(whole)) continue;
+      if (shorter.micro_batch_size != whole.micro_batch_size) continue;
+      if (!std::ranges::all_of(std::array{&shorter, &whole},
+                               [&](const BlockSample* s) { return s->kind == kind && s->precision == precision; }))
+        continue;
+      // Seconds beside the whole's: (1 - share) * length + share * length^2.
+      const double length = static_cast<double>(shorter.positions) / static_cast<double>(positions);
+      const double seconds = (shorter.forward + shorter.backward) / (whole.forward + whole.backward);
+      sum += std::clamp((length - seconds) / (length - length * length), 0.0, 1.0);
+      ++pairs;
+    }
+  return pairs > 0 ? std::optional(sum / pairs) : std::nullopt;
 }
 
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ struct BlockSample {
   model::Precision precision = model::Precision::f32;
   Seconds forward, forward_low, forward_high;
   Seconds backward, backward_low, backward_high;
-  double weight_share = 0.5;  // of the backward pass: its weight half (Block::backward_weight), 0..1; half of it where nobody has timed it
+  double weight_share = 0.5;   // of the backward pass: its weight half (Block::backward_weight), 0..1; half of it where nobody has timed it
+  std::int64_t positions = 0;  // of each sample, the first ones; 0: all
 };
 
 // The median of repeated measurements; low and high bound a confidence interval of it (92 % or more).
@@ -114,6 +116,10 @@ struct Overlap {
   double slowed = 1;  // communication takes this many times as long
 };
 Overlap overlap_of(const Profile& profile, const std::string& operation, int ranks, const cluster::Link& link);
+// What share of the seconds of a block's passes over samples of `positions` grows with the square of their length, 0..1, where it was also
+// timed with fewer positions; the rest grows with the length. The mean over all shapes that were timed so. Nothing: none were.
+std::optional<double> share_of_pairs(const Profile& profile, const model::BlockSpec& block, model::Precision precision,
+                                     std::int64_t positions);
 // Seconds of the step of so many parameters; measured or by the roofline, as block_time.
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,
                        const cluster::Device& device, int threads, int neighbours);

@@ -12,15 +12,17 @@ constexpr const char* kFormat = "tessera-profile";
 constexpr std::int64_t kVersion = 1;
 
 Json json_of(const BlockSample& s) {
-  return {{"kind", s.kind},
-          {"micro_batch", s.micro_batch_size},
-          {"tensor_parallel", s.tensor_parallel},
-          {"threads", s.threads},
-          {"neighbours", s.neighbours},
-          {"precision", model::name_of(s.precision)},
-          {"forward", {s.forward.value, s.forward_low.value, s.forward_high.value}},
-          {"backward", {s.backward.value, s.backward_low.value, s.backward_high.value}},
-          {"weight_share", s.weight_share}};
+  Json out = {{"kind", s.kind},
+              {"micro_batch", s.micro_batch_size},
+              {"tensor_parallel", s.tensor_parallel},
+              {"threads", s.threads},
+              {"neighbours", s.neighbours},
+              {"precision", model::name_of(s.precision)},
+              {"forward", {s.forward.value, s.forward_low.value, s.forward_high.value}},
+              {"backward", {s.backward.value, s.backward_low.value, s.backward_high.value}},
+              {"weight_share", s.weight_share}};
+  if (s.positions > 0) out["positions"] = s.positions;
+  return out;
 }
 
 Json json_of(const CommSample& s) {
@@ -90,10 +92,12 @@ void read_times(const ConfigNode& node, Seconds& median, Seconds& low, Seconds& 
 }
 
 BlockSample read_block(const ConfigNode& node) {
-  node.allow_only({"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward", "weight_share"});
+  node.allow_only(
+      {"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward", "weight_share", "positions"});
   BlockSample s;
   s.kind = node.at("kind").as_string();
   s.micro_batch_size = node.at("micro_batch").as_int_at_least(1);
+  if (const auto positions = node.find("positions")) s.positions = positions->as_int_at_least(1);
   s.tensor_parallel = count(node.at("tensor_parallel"));
   s.threads = count(node.at("threads"));
   s.neighbours = count(node.at("neighbours"));

@@ -81,7 +81,11 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
-  if (job.data.lengths) out.mixed_groups = false;  // samples are dealt to ranks that are equally fast
+  if (job.data.lengths) {
+    out.mixed_groups = false;  // samples are dealt to ranks that are equally fast
+    // Ranks make passes of their own number, which cannot gather and reduce together.
+    if (!job.parallel.zero) std::erase_if(out.zero, [](int zero) { return zero > 1; });
+  }
   if (plan::stands_whole(job.model, devices.trained)) {
     out.most_context = 1;
     out.whole_blocks = true;

@@ -30,7 +30,8 @@ double attention_share(const model::BlockSpec& block) {
 
 }  // namespace
 
-plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, cost::CostModel& cost_model) {
+plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, const profile::Profile& profile,
+                            cost::CostModel& cost_model) {
   const plan::Stage& stage = plan.stages.front();
   const int devices = cost_model.devices_of(plan, stage);
   const auto seq = static_cast<double>(job.model.dim("seq"));
@@ -57,7 +58,9 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
       const int repeat = cost_model.repeat_of()[b];
       const cost::BlockLoad load = load_of(b, run.strategy, 1);
       const double seconds = load.forward + load.backward() - load.forward_exchange - load.backward_exchange;
-      const double share = attention_share(job.model.repeats[repeat].block);
+      const model::BlockSpec& block = job.model.repeats[repeat].block;
+      const auto measured = profile::share_of_pairs(profile, block, job.train.precision, job.model.dim("seq"));
+      const double share = measured ? *measured : attention_share(block);
       out.token += seconds * (1 - share) / seq;
       out.pair += seconds * share / (seq * seq / 2);
       out.pass += kLaunched;

@@ -128,7 +128,7 @@ class PlanSearch {
     const std::string family = family_of(plan);
     const auto better = std::ranges::find(found_, family, &Candidate::family);
     const Seconds most = better == found_.end() ? Seconds(std::numeric_limits<double>::infinity()) : better->plan.predicted->step;
-    plan.lengths = length_prices(plan, job_, cost_model_);
+    plan.lengths = length_prices(plan, job_, profile_, cost_model_);
     if (!options_.lengths.empty() && !price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), most)) return;
     const Seconds step = plan.predicted->step;
     if (step >= most) return;
@@ -351,7 +351,7 @@ class PlanSearch {
   plan::Plan as_trained(plan::Plan plan) {
     plan = delayed_if_faster(std::move(plan), job_, cost_model_);
     if (!job_.data.lengths) return plan;
-    plan.lengths = length_prices(plan, job_, cost_model_);
+    plan.lengths = length_prices(plan, job_, profile_, cost_model_);
     if (!options_.lengths.empty())
       price_by_lengths(plan, options_.lengths, job_.model.dim("seq"), Seconds(std::numeric_limits<double>::infinity()));
     return plan;

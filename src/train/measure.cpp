@@ -21,6 +21,8 @@ namespace tessera::train {
 namespace {
 
 constexpr double kMostCopies = 8;
+// A part of the positions that tells attention from the rest, and still fills what computes.
+constexpr std::int64_t kShorter = 8;
 
 // A block cut in one way, at one micro-batch, on this worker.
 struct BlockCell {
@@ -59,6 +61,10 @@ class Blocks {
           shape.threads = options_.threads;
           shape.neighbours = workers_;
           shape.precision = job_.train.precision;
+          cells_.push_back({block, shape});
+          round(cells_.back());
+          if (micro_batch > 1 || tensor_parallel > 1 || !timed_shorter(*block->spec)) continue;
+          shape.positions = job_.model.dim("seq") / kShorter;
           cells_.push_back({block, shape});
           round(cells_.back());
         }
@@ -116,6 +122,11 @@ class Blocks {
   }
 
  private:
+  // Of samples of different lengths two tell what of a layer grows with the square of a length.
+  bool timed_shorter(const model::BlockSpec& block) const {
+    return job_.data.lengths && job_.model.dim("seq") >= kLeastPositions * kShorter && may_be_cut_short(block);
+  }
+
   // Seconds of all blocks together, by worker.
   std::vector<double> of_workers(double profile::MeasuredValue::*figure) const {
     double own = 0;
@@ -151,7 +162,8 @@ class Blocks {
     const int in_a_row = std::min(copies, count_of(cell.shape.kind));
     std::list<TimedBlock> blocks;
     for (int copy = 0; copy < copies; ++copy)
-      blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch_size, cell.shape.tensor_parallel, weights_, copy);
+      blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch_size, cell.shape.tensor_parallel, weights_, copy,
+                          cell.shape.positions);
     double forward = 0;
     double backward = 0;
     double weights = 0;  // of backward

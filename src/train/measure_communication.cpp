@@ -87,9 +87,7 @@ struct Layer {
   // A pass of as many positions of one sample as take about as long as a sample of `meter`, or of all.
   Layer(const model::JobSpec& of_job, const model::BlockInstance& of_instance, const Weights& of_weights, const Meter& meter)
       : job(of_job), instance(of_instance), weights(of_weights) {
-    constexpr std::int64_t kLeastPositions = 64;
-    const bool cut = model::cut_by_nn(*instance.spec) && instance.spec->outputs.front().name != "loss";
-    std::int64_t positions = cut ? job.model.dim("seq") : 0;
+    std::int64_t positions = may_be_cut_short(*instance.spec) ? job.model.dim("seq") : 0;
     for (;; positions /= 2) {
       block.emplace(job, instance, 1, 1, weights, 0, positions);
       passes(1);

@@ -116,6 +116,10 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
   return out;
 }
 
+bool may_be_cut_short(const model::BlockSpec& block) {
+  return model::cut_by_nn(block) && !block.inputs.empty() && block.outputs.front().name != "loss";
+}
+
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
                        const Weights& weights, int copy, std::int64_t positions)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),

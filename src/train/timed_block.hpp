@@ -34,9 +34,14 @@ class Weights {
   at::Tensor grads_;
 };
 
+// Less of a sample tells little of the whole.
+constexpr std::int64_t kLeastPositions = 64;
+// Whether a block may be timed with a part of the positions of its samples.
+bool may_be_cut_short(const model::BlockSpec& block);
+
 class TimedBlock {
  public:
-  // `positions`: so many of each sample, of a block that reads tensors and that model::cut_by_nn() holds of; 0: all.
+  // `positions`: the first ones of each sample, of a block that may be cut short; 0: all.
   TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
              const Weights& weights, int copy = 0, std::int64_t positions = 0);
   TimedBlock(const TimedBlock&) = delete;

@@ -225,6 +225,31 @@ TEST(CollectiveTime, NeverFallsWithMoreBytes) {
   }));
 }
 
+TEST(ShareOfPairs, IsToldByPassesOverPartsOfSamples) {
+  constexpr std::int64_t kWhole = 4096;
+  Profile profile;
+  const auto share = [&] { return share_of_pairs(profile, layer(), Precision::f32, kWhole); };
+  // A token takes 2, and a pair of them 1 over so many tokens: a third of the whole.
+  const auto add = [&](std::int64_t positions, int threads, double slower = 1) {
+    const double length = positions == 0 ? 1 : static_cast<double>(positions) / kWhole;
+    profile.blocks.push_back(sample(1, slower * (2 * length + length * length), threads));
+    profile.blocks.back().positions = positions;
+  };
+  add(0, 1);
+  add(512, 2);
+  EXPECT_FALSE(share()) << "on other workers";
+  add(512, 1);
+  EXPECT_NEAR(share().value(), 1.0 / 3, 1e-12);
+  // Passes are priced by whole samples.
+  EXPECT_EQ(time_at(profile, 1).forward.value, 3);
+  // By chance a part took less than its square, or more than its length.
+  profile.blocks.pop_back();
+  add(512, 1, 1e-3);
+  EXPECT_EQ(share(), 1);
+  add(0, 2, 0.1);
+  EXPECT_EQ(share(), 0.5) << "the mean";
+}
+
 TEST(OptimizerTime, IsMeasuredPerParameterOrByBandwidth) {
   Profile profile;
   profile.optimizers = {{"adamw", 2, 1, Precision::f32, {1e-9, 1e-9, 1e-9}}};
@@ -247,7 +272,8 @@ Profile any_profile() {
   const auto precision = [] { return *rc::gen::element(Precision::f32, Precision::bf16); };
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.blocks.push_back({*rc::gen::elementOf(std::vector<std::string>{"embedding", "transformer_layer"}), small(), small(), small(),
-                              small(), precision(), seconds(), seconds(), seconds(), seconds(), seconds(), seconds(), small() / 65.0});
+                              small(), precision(), seconds(), seconds(), seconds(), seconds(), seconds(), seconds(), small() / 65.0,
+                              *rc::gen::inRange(0, 3)});
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(),
                                      BytesPerSecond(small() * 1e9 / 7)});

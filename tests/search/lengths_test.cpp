@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "cost/cost.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "search/search.hpp"
@@ -62,6 +63,44 @@ TEST(Search, PricesSamplesOfOneLengthAsTheSimulatorDoes) {
   const double played = search(job, cluster, {}).best.predicted->step.value;
   const double dealt = search(job, cluster, {}, {.lengths = std::vector<std::int64_t>(32, kLongest)}).best.predicted->step.value;
   EXPECT_NEAR(dealt / played, 1, 0.02);
+}
+
+TEST(Search, ShardsTheOptimizersStateWhereSamplesOfDifferentLengthsNeedTheMemory) {
+  cluster::ClusterSpec cluster = plan::cpu_cluster(1, 4);
+  const auto needed = [&](const char* parallel) {
+    const plan::Plan plan = search(job_of(parallel), cluster, {}, {.lengths = lengths()}).best;
+    return std::pair(plan.stages.front().runs.front().strategy.zero, std::ranges::max(plan.predicted->memory).value);
+  };
+  const auto [sharded, less] = needed("{dp: 1, cp: 4, micro_batches: 16, zero: 1}");
+  const auto [whole, more] = needed("{dp: 1, cp: 4, micro_batches: 16, zero: 0}");
+  EXPECT_EQ(std::pair(whole, sharded), std::pair(0, 1));
+  cluster::Device& device = cluster.groups[0].device;
+  const double usable = cost::memory_limit(device) / device.memory;
+  device.memory = Bytes(static_cast<std::int64_t>(static_cast<double>(less + more) / 2 / usable));
+  EXPECT_EQ(needed("{dp: 1, cp: 4, micro_batches: 16}").first, 1);
+  EXPECT_EQ(needed("auto").first, 1);
+}
+
+TEST(Search, PricesAttentionAsPassesOverPartsOfSamplesSay) {
+  const auto job = job_of("{dp: 4, cp: 1, micro_batches: 2}");
+  profile::BlockSample whole;
+  whole.kind = job.model.repeats.at(1).block.profile_key();
+  whole.threads = 4;
+  whole.forward = whole.forward_low = whole.forward_high = Seconds(1);
+  whole.backward = whole.backward_low = whole.backward_high = Seconds(2);
+  profile::Profile profile;
+  profile.blocks = {whole};
+  const auto attention = [&] {
+    const plan::Lengths lengths = search(job, plan::cpu_cluster(1, 4), profile).best.lengths.value();
+    return lengths.pair * kLongest * kLongest / 2 / 4;  // of each layer
+  };
+  EXPECT_NEAR(attention(), 3 * 0.59, 0.01) << "its share of the operations";
+  // An eighth of the positions takes an eighth of the time: nothing grows with the square.
+  whole.positions = kLongest / 8;
+  whole.forward = Seconds(0.125);
+  whole.backward = Seconds(0.25);
+  profile.blocks.push_back(whole);
+  EXPECT_NEAR(attention(), 0, 1e-9);
 }
 
 }  // namespace

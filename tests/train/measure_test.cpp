@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -92,6 +93,19 @@ TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {
   measured_by(1, tiny_job(), {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
   EXPECT_EQ(profile.blocks.size(), 3u);
   for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch_size, 1);
+}
+
+TEST(Measure, TimesLayersWithAPartOfSamplesOfDifferentLengths) {
+  const model::JobSpec job = model::read_job(
+      ConfigNode::parse("model: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 96, seq: 1024, vocab: 256}\n"
+                        "data: {source: synthetic, lengths: {kind: uniform}}\ntrain: {global_batch: 2}\n",
+                        "lengths.yaml"));
+  profile::Profile profile;
+  measured_by(1, job, {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
+  std::map<std::string, std::set<std::int64_t>> positions;
+  for (const profile::BlockSample& block : profile.blocks) positions[block.kind].insert(block.positions);
+  EXPECT_EQ(positions,
+            (std::map<std::string, std::set<std::int64_t>>{{"embedding", {0}}, {"transformer_layer", {0, 128}}, {"lm_head", {0}}}));
 }
 
 // The layers of either side are alike, and the decoder's are given what is encoded.
