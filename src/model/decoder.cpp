@@ -39,7 +39,7 @@ std::vector<std::string> keys_of(const Family& family) {
   if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss", "capacity"});
   if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
   if (family.own_expert_ffn) keys.emplace_back("norm_topk");
-  if (family.latent && family.routed) add({"scoring", "routed_scale", "expert_groups", "top_groups", "score_bias"});
+  if (family.latent && family.routed) add({"scoring", "routed_scale", "expert_groups", "top_groups", "score_bias", "score_bias_rate"});
   return with_run_keys(std::move(keys));
 }
 
@@ -124,6 +124,12 @@ void read_latent_attention(const Settings& settings, Dims& dims) {
 void read_scores(const Settings& settings, Dims& dims) {
   if (settings.choice("scoring", {"softmax", "sigmoid"}, "softmax") == "sigmoid") dims["sigmoid_scores"] = 1;
   if (settings.flag("score_bias", false)) dims["score_bias"] = 1;
+  const double rate = settings.real("score_bias_rate", 0);
+  if (!(rate >= 0 && rate <= 1))
+    throw settings.at("score_bias_rate").error(text("found ", rate), "0 to 1; DeepSeek-V3 was trained with 0.001");
+  if (rate > 0 && !dims.contains("score_bias"))
+    throw settings.at("score_bias_rate").error("the model has no biases of scores", "score_bias: true beside it");
+  if (rate > 0) dims["score_bias_rate"] = rate;
   const double scale = settings.real("routed_scale", 1);
   if (!(scale > 0 && scale <= 1e6)) throw settings.at("routed_scale").error(text("found ", scale), "a positive number");
   if (scale != 1) dims["routed_scale"] = scale;
@@ -211,7 +217,10 @@ void add_experts(Parameters& parameters, const Dims& dims, const std::string& pr
   const std::int64_t experts = dim("experts");
   const std::int64_t ffn = dim("expert_ffn");
   add_linear(parameters, prefix + "gate", experts, hidden, -1, false);
-  if (dims.contains("score_bias")) parameters.push_back(bias(prefix + "gate.e_score_correction_bias", experts));
+  if (dims.contains("score_bias")) {
+    parameters.push_back(bias(prefix + "gate.e_score_correction_bias", experts));
+    if (dims.contains("score_bias_rate")) parameters.back().sign_rate = dims.at("score_bias_rate");
+  }
   parameters.push_back({prefix + "experts.gate_up_proj", {experts, 2 * ffn, hidden}, 1, normal(), true, {}, 0, false, 2});
   parameters.push_back({prefix + "experts.down_proj", {experts, hidden, ffn}, 2, outer, true, {}, 0});
   if (!dims.contains("shared_ffn")) return;
@@ -255,8 +264,9 @@ void add_layers(ModelSpec& model, const Family& family, int dense) {
   const int layers = static_cast<int>(model.dim("layers"));
   if (dense > 0) {
     Dims dims = model.dims;
-    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "norm_topk", "sigmoid_scores",
-                            "score_bias", "routed_scale", "expert_groups", "top_groups", "capacity", "balance_loss", "z_loss"})
+    for (const char* key :
+         {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "norm_topk", "sigmoid_scores", "score_bias",
+          "score_bias_rate", "routed_scale", "expert_groups", "top_groups", "capacity", "balance_loss", "z_loss"})
       dims.erase(key);
     model.repeats.push_back({layer(dims), dense});
   }

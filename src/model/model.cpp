@@ -140,7 +140,9 @@ std::string ModelSpec::fingerprint() const {
   std::ostringstream out;
   out.precision(17);
   out << arch << ' ' << tied_embeddings;
-  for (const auto& [key, value] : dims) out << ' ' << key << '=' << value;
+  // How a router's experts are balanced is of a run, which may begin with what another one has trained.
+  for (const auto& [key, value] : dims)
+    if (key != "balance_loss" && key != "z_loss" && key != "score_bias_rate") out << ' ' << key << '=' << value;
   for (const Repeat& repeat : repeats) {
     out << ' ' << repeat.block.kind << '*' << repeat.count;
     for (const ParameterSpec& parameter : repeat.block.parameters) {

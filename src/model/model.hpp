@@ -43,6 +43,9 @@ struct ParameterSpec {
   // Above 0, a buffer: a running mean of what samples show, which has no gradient. A step makes it
   // (1 - momentum) * buffer + momentum * (mean over the step's samples), whatever the plan: passes add what their samples show to its grad.
   double buffer_momentum = 0;
+  // Above 0: a step moves each element by so much against the sign of its gradient, whatever the optimizer. The gradients' norm leaves it
+  // out.
+  double sign_rate = 0;
 
   std::int64_t count() const;
   // The same elements with the stack as a dimension of its own: [6, 4] of three stacked matrices, cut in dimension 0, is [3, 2, 4], cut in

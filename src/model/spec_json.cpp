@@ -25,7 +25,8 @@ json to_json(const ParameterSpec& p) {
           {"expert_dim", p.expert_dim},
           {"sparse", p.sparse},
           {"stacked", p.stacked},
-          {"buffer_momentum", p.buffer_momentum}};
+          {"buffer_momentum", p.buffer_momentum},
+          {"sign_rate", p.sign_rate}};
 }
 
 json to_json(const MeasuredCost& cost) {
@@ -66,6 +67,7 @@ ParameterSpec parameter_from(const json& from) {
   out.sparse = from.at("sparse");
   out.stacked = from.at("stacked");
   out.buffer_momentum = from.at("buffer_momentum");
+  out.sign_rate = from.at("sign_rate");
   return out;
 }
 

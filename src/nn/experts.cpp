@@ -27,6 +27,7 @@ class Experts final : public FeedForward {
         spread_(placement.expert_size > 1),
         gates_shared_(spec.dims.contains("shared_gate")),
         biases_scores_(has(spec, "score_bias")),
+        balances_by_bias_(has(spec, "score_bias_rate")),
         part_(placement.tensor_rank),
         parts_(placement.whole_experts ? placement.tensor_size : 1),
         router_(spec) {
@@ -35,7 +36,10 @@ class Experts final : public FeedForward {
 
   void bind(ParameterRow& parameters) override {
     router_map_ = parameters.take(1).data();
-    if (biases_scores_) router_.bind(parameters.take(1).front());
+    if (biases_scores_) {
+      score_bias_ = parameters.take(1).data();
+      router_.bind(*score_bias_);
+    }
     gate_up_ = parameters.take(1).data();
     down_ = parameters.take(1).data();
     if (shared_width_ == 0) return;
@@ -112,6 +116,7 @@ class Experts final : public FeedForward {
     kept[kLogits] = logit_grads.to(rows.options.dtype());
     kernels::gemm(kept[kLogits], router_map_->value, partial, true);
     kept[kRowOf] = choice.row_of;
+    if (balances_by_bias_) kept[kOverload] = router_.overload(choice);
     return own_sum(std::move(partial), pass);
   }
 
@@ -140,6 +145,7 @@ class Experts final : public FeedForward {
     map_grads = sum.finish(pass);
     router_map_->grad.add_(map_grads.narrow(0, 0, count_ * hidden_).view_as(router_map_->grad));
     if (gates_shared_) shared_gate_->grad.add_(map_grads.narrow(0, count_ * hidden_, hidden_).view_as(shared_gate_->grad));
+    if (balances_by_bias_) score_bias_->grad.add_(kept[kOverload]);
     for (at::Tensor& tensor : kept) tensor.reset();
   }
 
@@ -158,6 +164,7 @@ class Experts final : public FeedForward {
     kOutputGrads,      // [received, hidden]
     kActivated,        // [received, width], weighted
     kRowOf,            // i64 [copies]
+    kOverload,         // f32 [experts], where biases of scores balance them (DeepSeek-V3, 2024, section 2.1.2)
     kSharedGrad,       // [rows, hidden]
     kSharedActivated,  // [rows, width]
     kKeptCount
@@ -220,10 +227,11 @@ class Experts final : public FeedForward {
   }
 
   const std::int64_t hidden_, width_, shared_width_, count_;
-  const bool spread_, gates_shared_, biases_scores_;
+  const bool spread_, gates_shared_, biases_scores_, balances_by_bias_;
   const int part_, parts_;  // of all rows, those whose copies this rank sends to experts that stand whole
   Router router_;
   const Parameter* router_map_ = nullptr;  // [experts, hidden]
+  const Parameter* score_bias_ = nullptr;  // [experts]
   const Parameter* gate_up_ = nullptr;     // [experts of this rank, 2 width, hidden]
   const Parameter* down_ = nullptr;        // [experts of this rank, hidden, width]
   StackedLinear shared_gate_up_, shared_down_;

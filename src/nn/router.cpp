@@ -151,6 +151,10 @@ at::Tensor Router::logit_grads(const at::Tensor& logits, const Choice& choice, c
   return normalizes_ ? out : out - at::softmax(logits, -1) * of_chosen.sum(1, true);
 }
 
+at::Tensor Router::overload(const Choice& choice) const {
+  return at::bincount(choice.experts.flatten(), {}, count_).mul_(count_).sub_(choice.experts.numel()).to(at::kFloat);
+}
+
 void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const {
   if (balance_loss_ == 0 && z_loss_ == 0) return;
   const at::Tensor scores = this->scores(logits);

@@ -51,6 +51,9 @@ class Router {
   Choice choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
+  // By how much each expert was chosen more often than the mean of them, by all rows, times the experts: f32 [experts], whole numbers, so
+  // that sums do not depend on how a batch is cut.
+  at::Tensor overload(const Choice& choice) const;
   // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have
   // chosen.
   void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;

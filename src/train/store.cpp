@@ -211,7 +211,7 @@ void Store::add_counted_grads(int bucket, nn::Tensors& counted) const {
   if (program_.buckets[bucket].copy > 0) return;
   const BucketState& state = buckets_[bucket];
   for (const Segment& segment : segments(bucket))
-    if (owns(segment.entry) && spec_of(segment.entry).buffer_momentum == 0)
+    if (const model::ParameterSpec& spec = spec_of(segment.entry); owns(segment.entry) && spec.buffer_momentum == 0 && spec.sign_rate == 0)
       counted.push_back(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
 }
 
@@ -220,7 +220,7 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
   const std::vector<Segment> all = segments(bucket);
   const auto alike = [&](const Segment& a, const Segment& b) {
     const model::ParameterSpec &x = spec_of(a.entry), &y = spec_of(b.entry);
-    return x.decay == y.decay && x.buffer_momentum == y.buffer_momentum;
+    return x.decay == y.decay && x.buffer_momentum == y.buffer_momentum && x.sign_rate == y.sign_rate;
   };
   for (std::size_t i = 0; i < all.size();) {
     // Neighbours that are stepped alike are stepped in one call.
@@ -229,16 +229,19 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
     const std::int64_t count = all[j - 1].end - all[i].begin;
     const std::int64_t offset = all[i].begin - state.shard_begin;
     const double decay = spec_of(all[i].entry).decay ? optimizer.weight_decay : 0.0;
-    const double momentum = spec_of(all[i].entry).buffer_momentum;
+    const double momentum = spec_of(all[i].entry).buffer_momentum, rate = spec_of(all[i].entry).sign_rate;
     at::Tensor master = state.master.narrow(0, offset, count);
     at::Tensor grad = state.shard_grads.narrow(0, offset, count);
     at::Tensor compute;
     if (precision_ != model::Precision::f32) compute = state.shard_values.narrow(0, offset, count);
-    at::Tensor first = state.exp_avg.defined() && momentum == 0 ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
+    at::Tensor first = state.exp_avg.defined() && momentum == 0 && rate == 0 ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
     if (momentum > 0) {
       // buffer - momentum * (buffer - mean)
       nn::sgd_step(master, grad, first, compute,
                    {.lr = momentum, .momentum = 0, .weight_decay = 1, .first_step = step == 1, .grad_scale = -1});
+    } else if (rate > 0) {
+      nn::sgd_step(master, grad.sign(), first, compute,
+                   {.lr = rate, .momentum = 0, .weight_decay = 0, .first_step = step == 1, .grad_scale = 1});
     } else if (optimizer.kind == model::OptimizerKind::adamw) {
       at::Tensor second = state.exp_avg_sq.narrow(0, offset, count);
       nn::adamw_step(master, grad, first, second, compute,

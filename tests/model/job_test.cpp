@@ -250,6 +250,24 @@ TEST(Job, PlacesSamplesOfMixturesOfExpertsAlone) {
   EXPECT_THAT(error.what(), HasSubstr("stay in their places; expected kind: samples"));
 }
 
+TEST(Job, BalancesExpertsByBiasesThatTheModelHas) {
+  const auto with = [&](const std::string& keys) {
+    return read_job(ConfigNode::parse("model: {arch: deepseek, hidden: 64, layers: 2, heads: 4, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, "
+                                      "expert_ffn: 32, experts: 8, experts_per_token: 2, seq: 32, vocab: 512, " + keys + "}\n",
+                                      "t.yaml"));
+  };
+  EXPECT_THAT(error_of([&] { with("score_bias_rate: 0.001"); }).what(), HasSubstr("expected score_bias: true beside it"));
+  EXPECT_THAT(error_of([&] { with("score_bias: true, score_bias_rate: -1"); }).what(), HasSubstr("found -1; expected 0 to 1"));
+  int biases = 0;
+  for (const BlockInstance& block : with("score_bias: true, score_bias_rate: 0.001").model.blocks())
+    for (const ParameterSpec& one : block.spec->parameters) {
+      const bool is_bias = one.name.ends_with("e_score_correction_bias");
+      EXPECT_EQ(one.sign_rate, is_bias ? 0.001 : 0) << one.name;
+      biases += is_bias ? 1 : 0;
+    }
+  EXPECT_EQ(biases, 2);
+}
+
 TEST(Job, NeedsAModel) {
   EXPECT_THAT(error_of([] { read_job(ConfigNode::parse("name: x\n", "t.yaml")); }).what(), HasSubstr("the key 'model' is missing"));
 }

@@ -34,7 +34,8 @@ model::JobSpec tiny_latent_job() {
   const std::string yaml =
       "name: tiny\nmodel: {arch: deepseek, hidden: 64, layers: 3, heads: 4, q_lora: 24, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, "
       "ffn: 96, dense_layers: 1, experts: 4, experts_per_token: 2, expert_ffn: 40, shared_ffn: 40, scoring: sigmoid, score_bias: true, "
-      "expert_groups: 2, top_groups: 1, routed_scale: 1.5, balance_loss: 0.01, seq: 32, vocab: 256}\ndata: {source: synthetic}\ntrain: "
+      "score_bias_rate: 0.03, expert_groups: 2, top_groups: 1, routed_scale: 1.5, balance_loss: 0.01, seq: 32, vocab: 256}\ndata: {source: "
+      "synthetic}\ntrain: "
       "{global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n";
   return model::read_job(ConfigNode::parse(yaml, "tiny.yaml"));
 }
