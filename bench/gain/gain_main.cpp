@@ -203,11 +203,10 @@ Json compared(const Pair& pair, bool mixed) {
     out["one_kind"] = entry(alone, problem);
     out["as_equals"] = entry(best_of_equals(blocks, cost_model), problem);
   } else {
-    out["sharded"] = entry(
-        search::best_template(
-            blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .sharding_groups = true, .most_tensor = 1, .most_stages = 1},
-            cost_model),
-        problem);
+    search::BlockProblem whole = blocks;
+    whole.space.most_tensor = whole.space.most_stages = 1;
+    const search::TemplateSpace sharded{.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .sharding_groups = true};
+    out["sharded"] = entry(search::best_template(whole, sharded, cost_model), problem);
     out["template"] = entry(search::best_template(blocks, {.sharding_groups = true}, cost_model), problem);
   }
   return out;

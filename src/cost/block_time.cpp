@@ -1,6 +1,5 @@
 // A block, operator by operator.
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "cost/block_time.hpp"
@@ -150,27 +149,11 @@ class BlockClock {
 
   // `chosen`: experts of each token.
   TimedExchange timed(const Exchange& one, double bytes, int chosen) const {
-    profile::ProcessGroup team;
-    double seconds = 0;
-    const auto collective = [&] { return exchanges_.collective(collective_of(one.operation), bytes, team); };
-    switch (one.axis) {
-      case Exchange::Axis::tensor:
-        team = {shard_.tensor_parallel, 1};
-        seconds = collective();
-        break;
-      case Exchange::Axis::replica:
-        team = {shard_.replicas, shard_.context_parallel * shard_.tensor_parallel};
-        seconds = collective();
-        break;
-      case Exchange::Axis::expert:
-        team = {shard_.expert_parallel, shard_.whole_experts ? 1 : shard_.tensor_parallel};
-        seconds = exchanges_.all_to_all(bytes, chosen, team);
-        break;
-      case Exchange::Axis::context:
-        team = {shard_.context_parallel, shard_.tensor_parallel};
-        seconds = one.operation == "all_to_all" ? exchanges_.all_to_all(bytes, 1, team) : exchanges_.ring_step(bytes, team);
-        break;
-    }
+    const profile::ProcessGroup team = team_of(one.axis, shard_);
+    const double seconds = one.axis == Exchange::Axis::expert    ? exchanges_.all_to_all(bytes, chosen, team)
+                           : one.axis != Exchange::Axis::context ? exchanges_.collective(collective_of(one.operation), bytes, team)
+                           : one.operation == "all_to_all"       ? exchanges_.all_to_all(bytes, 1, team)
+                                                                 : exchanges_.ring_step(bytes, team);
     return {seconds, link_of(exchanges_, team), one.axis};
   }
 
@@ -201,6 +184,16 @@ PassTime PassTime::operator*(double factor) const {
   for (double Spent::*each : kSpent) out.spent.*each *= factor;
   for (double& each : out.busy) each *= factor;
   return out;
+}
+
+profile::ProcessGroup team_of(Exchange::Axis axis, const model::BlockShard& shard) {
+  switch (axis) {
+    case Exchange::Axis::tensor: return {shard.tensor_parallel, 1};
+    case Exchange::Axis::context: return {shard.context_parallel, shard.tensor_parallel};
+    case Exchange::Axis::expert: return {shard.expert_parallel, shard.whole_experts ? 1 : shard.tensor_parallel};
+    case Exchange::Axis::replica: return {shard.replicas, shard.context_parallel * shard.tensor_parallel};
+  }
+  return {};
 }
 
 LinkStream link_of(const profile::Exchanges& exchanges, profile::ProcessGroup team) {

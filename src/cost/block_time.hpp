@@ -33,6 +33,8 @@ struct LayerTime {
   double weight_half = 0;  // of backward: what only makes gradients of weights
 };
 
+// The ranks that make an exchange of a block's pass together.
+profile::ProcessGroup team_of(model::Exchange::Axis axis, const model::BlockShard& shard);
 // The link that exchanges of a team have.
 LinkStream link_of(const profile::Exchanges& exchanges, profile::ProcessGroup team);
 profile::Collective collective_of(std::string_view operation);

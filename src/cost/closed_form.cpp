@@ -143,7 +143,11 @@ class ClosedForm {
     const bool tied_elsewhere = !priced_.holds_first_block(pipeline_rank);
     for (int block = stage.first_block(); block < stage.last_block(); ++block) {
       const BlockLoad& load = priced_.load(index, block);
-      add(out.sum, load, tied_elsewhere);
+      out.sum.exchange += load.exchange + (tied_elsewhere ? load.tied_exchange : 0);
+      out.sum.optimizer += load.optimizer;
+      out.sum.spent += load.spent;
+      out.sum.again += load.again;
+      out.sum.parameter_exchange += load.parameter_exchange;
       out.forward += load.forward;
       out.backward += load.backward();
       if (block == stage.first_block()) continue;
@@ -159,14 +163,6 @@ class ClosedForm {
     if (next.ranks == stage.ranks) return;
     out.messages += cost_model_.messages(cost_model_.input_bytes(priced_.repeat(next.first_block()), plan_.samples()), devices,
                                          stage.width(), priced_.devices(index + 1), next.width());
-  }
-
-  static void add(BlockLoad& sum, const BlockLoad& load, bool tied_elsewhere) {
-    sum.exchange += load.exchange + (tied_elsewhere ? load.tied_exchange : 0);
-    sum.optimizer += load.optimizer;
-    sum.spent += load.spent;
-    sum.again += load.again;
-    sum.parameter_exchange += load.parameter_exchange;
   }
 
   const plan::Plan& plan_;

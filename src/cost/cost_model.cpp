@@ -2,27 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <numeric>
-#include <string_view>
 
 #include "base/error.hpp"
 #include "cost/block_time.hpp"
 #include "cost/cost.hpp"
-#include "cost/measured.hpp"
 #include "model/tensor_flow.hpp"
-#include "plan/stage_places.hpp"
 #include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
 namespace {
 
 using profile::Collective;
-
-profile::Format format_of(model::Precision precision) {
-  return precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
-}
 
 // As the software stack of the calibration runs it. What the model says (`attention`, `dropout`, `keeps`) holds; what it leaves open the
 // stack decides. Throws where the stack cannot do what the model says.
@@ -46,7 +38,6 @@ constexpr double kTableValue = 4;
 constexpr double kTableMoment = 4;
 // Adapters have about a hundredth of the weights that they adapt.
 constexpr double kAdapters = 0.01;
-constexpr int kMostShards = 1 << 24;
 
 // A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
 cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
@@ -62,6 +53,12 @@ cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
 
 bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
+}
+
+// The link among so many ranks that stand beside each other.
+const cluster::Link& link_among(const StageDevices::Part& part, const cluster::ResourceGroup& group, int ranks) {
+  const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
+  return ranks <= on_node ? group.inside : group.network;
 }
 
 const profile::Profile& nothing_measured() {
@@ -93,11 +90,9 @@ struct CostModel::Block {
         hidden(spec.dims.contains("hidden") ? spec.real("hidden") : 0),
         vocab(head ? spec.real("vocab") : 0) {}
   model::BlockSpec spec;
-  bool layer = false;  // of a transformer
-  bool head = false;
-  double seq = 1;
-  double hidden = 0;
-  double vocab = 0;
+  bool layer;  // of a transformer
+  bool head;
+  double seq, hidden, vocab;
 };
 
 struct CostModel::Group {
@@ -119,8 +114,9 @@ CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& trai
     : model_(model),
       cluster_(cluster),
       precision_(train.precision),
-      stack_(std::move(stack)),
-      measured_(std::make_unique<Measured>(model, cluster, train.precision, train.optimizer, profile)) {
+      optimizer_(train.optimizer),
+      profile_(profile),
+      stack_(std::move(stack)) {
   for (std::size_t r = 0; r < model.repeats.size(); ++r)
     repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   elements_before_.resize(model.repeats.size());
@@ -129,20 +125,20 @@ CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& trai
     double& most = elements_before_[repeat_of_[b]];
     most = std::max(most, static_cast<double>(elements[b]));
   }
+  if (!stack_.format) stack_.format = precision_ == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
   for (const cluster::ResourceGroup& group : cluster.groups)
-    groups_.push_back(group.device.accelerates(precision_)
-                          ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model,
-                                                    stack_.format.value_or(format_of(precision_)))
-                          : nullptr);
+    groups_.push_back(
+        group.device.accelerates(precision_)
+            ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model, *stack_.format)
+            : nullptr);
   const model::Repeat& most = *std::max_element(model.repeats.begin(), model.repeats.end(),
                                                 [](const model::Repeat& a, const model::Repeat& b) { return a.count < b.count; });
   for (const model::Operator& step : model::cost_of(most.block, {}).forward_operators)
     layer_flops_ += step.flops.value / input_bytes(static_cast<int>(&most - model.repeats.data()), 1);
-  stands_.resize(cluster.groups.size());
-  for (std::size_t g = 0; g < stands_.size(); ++g) {
-    const int group = static_cast<int>(g);
-    stands_[g].devices.parts.push_back({group, 0, 0});
-    stands_[g].priced_as.push_back(group);
+  for (int group = 0; group < static_cast<int>(cluster.groups.size()); ++group) {
+    Stand& stand = stands_.emplace_back();
+    stand.devices.parts.push_back({group});
+    stand.priced_as.push_back(group);
   }
 }
 
@@ -168,9 +164,8 @@ int CostModel::add(StageDevices devices) {
     const int index = devices.parts.front().group;
     const cluster::ResourceGroup& group = cluster_.groups[index];
     const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
-    groups_.push_back(std::make_unique<Group>(devices.per_node > 0 ? thinned(group, devices.per_node) : group, calibration, model_,
-                                              stack_.format.value_or(format_of(precision_)),
-                                              devices.per_node > 0 ? 1 : devices.dealt_over));
+    groups_.push_back(devices.per_node > 0 ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, *stack_.format)
+                                           : std::make_unique<Group>(group, calibration, model_, *stack_.format, devices.dealt_over));
     stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
   }
   stands_.push_back(std::move(stand));
@@ -225,11 +220,7 @@ int CostModel::standing(int devices, int width) {
 const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples, int part) {
   devices = standing(devices, s.ranks());
   if (stand(devices).devices.parts.size() == 1) part = kAllParts;
-  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0) |
-                    (s.whole_experts ? 8 : 0);
-  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero * kMostShards + s.shards, static_cast<int>(s.recompute),
-                flags,  samples, part};
-  const auto [found, fresh] = blocks_.try_emplace(key);
+  const auto [found, fresh] = blocks_.try_emplace({repeat, devices, s, samples, part});
   if (fresh) found->second = part == kAllParts ? priced(repeat, devices, s, samples) : priced_on(repeat, devices, part, s, samples);
   return found->second;
 }
@@ -238,23 +229,22 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
   devices = standing(devices, s.ranks());
   BlockLoad out = priced_on(repeat, devices, 0, s, samples);
   for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
-    BlockLoad other = priced_on(repeat, devices, part, s, samples);
+    const BlockLoad other = priced_on(repeat, devices, part, s, samples);
+    // What the passes of the slower part are spent on.
+    if (other.forward + other.backward() > out.forward + out.backward()) {
+      out.spent = other.spent;
+      for (double BlockLoad::*spent : {&BlockLoad::again, &BlockLoad::parameter_exchange, &BlockLoad::forward_exchange,
+                                       &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
+        out.*spent = other.*spent;
+    }
+    for (double BlockLoad::*seconds : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange,
+                                       &BlockLoad::optimizer, &BlockLoad::tied_exchange})
+      out.*seconds = std::max(out.*seconds, other.*seconds);
     const double scale = memory_limit(devices) / memory_limit(devices, part);
     for (double BlockLoad::*bytes :
          {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::tied_gradients,
           &BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::workspace, &BlockLoad::output})
-      other.*bytes *= scale;
-    // What the passes of the slower part are spent on.
-    const bool slower = other.forward + other.backward() > out.forward + out.backward();
-    for (double BlockLoad::*spent : {&BlockLoad::again, &BlockLoad::parameter_exchange, &BlockLoad::forward_exchange,
-                                     &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
-      if (slower) out.*spent = other.*spent;
-    if (slower) out.spent = other.spent;
-    for (double BlockLoad::*most :
-         {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer,
-          &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
-          &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::workspace, &BlockLoad::output})
-      out.*most = std::max(out.*most, other.*most);
+      out.*bytes = std::max(out.*bytes, other.*bytes * scale);
   }
   return out;
 }
@@ -274,13 +264,6 @@ double CostModel::collective(int devices, std::size_t part, Collective operation
   const auto count = static_cast<double>(parts.size());
   const double ways = operation == Collective::all_reduce ? 2 : 1;
   return inside + ways * bytes * team.stride * (count - 1) / count / rate + 2 * ways * latency_of(devices, part, between);
-}
-
-std::size_t CostModel::PassHash::operator()(const PassKey& key) const {
-  std::uint64_t out = static_cast<std::uint64_t>(key.micro_batch);
-  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.replicas, key.recompute, key.flags})
-    out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
-  return out ^ out >> 32;
 }
 
 std::pair<double, double> CostModel::least_passes(int repeat, int group) const {
@@ -306,34 +289,23 @@ std::pair<double, double> CostModel::least_passes(int repeat, int group) const {
 
 // What does not depend on how the state is sharded is computed once.
 const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& s, std::int64_t micro_batch) {
-  const PassKey key{repeat,
-                    g,
-                    s.tp,
-                    s.cp,
-                    s.ep,
-                    model::exchanges_over_replicas(model_.repeats[repeat].block) ? s.dp : 1,
-                    static_cast<int>(s.recompute),
-                    (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.whole_experts ? 4 : 0),
-                    micro_batch};
-  const auto [found, fresh] = passes_.try_emplace(key);
-  if (!fresh) return *found->second;
   const Group& group = *groups_[g];
   const model::BlockSpec& spec = group.blocks[repeat].spec;
   model::BlockShard shard = shard_of(spec, s, micro_batch, precision_);
-  Pass pass{block_time(shard, stack_, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value),
-            0};
-  pass.saved_whole = pass.saved;
+  const auto [found, fresh] = passes_.try_emplace({repeat, g, shard});
+  if (!fresh) return *found->second;
+  Pass& pass = *(found->second = std::make_unique<Pass>());
+  pass.time = block_time(shard, stack_, group.kernels, group.exchanges, spec);
+  pass.saved_whole = pass.saved = static_cast<double>(model::cost_of(spec, shard).saved.value);
   if (s.recompute == model::Recompute::selective && stack_.selective_is_half) {
     shard.recompute = model::Recompute::none;
-    pass.saved = static_cast<double>(model::cost_of(spec, shard).saved.value) / 2;
-    pass.saved_whole = pass.saved;
+    pass.saved_whole = pass.saved = static_cast<double>(model::cost_of(spec, shard).saved.value) / 2;
   }
   if (s.recompute == model::Recompute::full) {
     shard.recompute = model::Recompute::none;
     pass.saved_whole = static_cast<double>(model::cost_of(spec, shard).saved.value);
   }
-  found->second = std::make_unique<Pass>(pass);
-  return *found->second;
+  return pass;
 }
 
 BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& s, std::int64_t samples) {
@@ -341,7 +313,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const int g = stand(devices).priced_as[part];
   require(parts[part].group);
   const std::int64_t micro_batch = this->micro_batch(devices, static_cast<int>(part), s, samples);
-  if (!groups_[g]) return measured_->block(repeat, worker(parts[part]), s, micro_batch);
+  if (!groups_[g]) return measured(repeat, worker(parts[part]), s, micro_batch);
   const Group& group = *groups_[g];
   const profile::Calibration& calibration = group.kernels.calibration();
   const Block& block = group.blocks[repeat];
@@ -469,12 +441,6 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
 
 double CostModel::input_bytes(int repeat, std::int64_t samples) const {
   return (precision_ == model::Precision::f32 ? 4 : 2) * elements_before_[repeat] * static_cast<double>(samples);
-}
-
-// The link among so many ranks that stand beside each other.
-const cluster::Link& CostModel::link_among(const StageDevices::Part& part, const cluster::ResourceGroup& group, int ranks) {
-  const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
-  return ranks <= on_node ? group.inside : group.network;
 }
 
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {

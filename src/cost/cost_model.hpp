@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "cluster/cluster.hpp"
@@ -122,7 +121,6 @@ struct StageBuffers {
   Bytes bucket_size = plan::Plan().bucket_size;
 };
 
-class Measured;
 // In place of one part of a stage's devices.
 inline constexpr int kAllParts = -1;
 
@@ -226,15 +224,14 @@ class CostModel {
     StageDevices devices;
     std::vector<int> priced_as;  // by part: index into groups_, where calibrations say its times
   };
-  using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t, int>;
-
-  struct PassKey {
-    int repeat, group, tp, cp, ep, replicas, recompute, flags;
-    std::int64_t micro_batch;
-    bool operator==(const PassKey&) const = default;
-  };
-  struct PassHash {
-    std::size_t operator()(const PassKey& key) const;
+  // A block without what depends on how its state is sharded, where no calibration says its times.
+  struct Timed {
+    model::BlockCost cost;
+    double saved_whole = 0;      // without recomputation
+    double forward = 0;          // seconds, without exchanges
+    double backward = 0;         // without recomputation
+    double backward_weight = 0;  // of it, the weight half
+    double again = 0;            // of recomputation
   };
 
   const Stand& stand(int devices) const { return stands_[devices]; }
@@ -254,9 +251,13 @@ class CostModel {
     return out;
   }
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
+  const Timed& timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard);
+  // Of recomputation the model's first and last block are left alone.
+  BlockLoad measured(int repeat, const plan::Worker& worker, const plan::Strategy& strategy, std::int64_t micro_batch);
+  double optimizer(std::int64_t parameters, const plan::Worker& worker) const;
+  double worker_bytes() const;  // of a CPU worker before it holds a tensor, and what it holds beyond tensors
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::ProcessGroup team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
-  static const cluster::Link& link_among(const StageDevices::Part& part, const cluster::ResourceGroup& group, int ranks);
   double played_message(double bytes, int from, int width_from, int to, int width_to) const;
   double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;
   double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups
@@ -264,16 +265,18 @@ class CostModel {
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
+  model::OptimizerSpec optimizer_;
+  const profile::Profile& profile_;
   Stack stack_;
-  std::unique_ptr<Measured> measured_;
   std::vector<int> repeat_of_;
   std::vector<double> elements_before_;  // by repeat: of one sample, of all tensors before any of its blocks
   double layer_flops_ = 0;               // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
   std::vector<Stand> stands_;                   // the first ones are the groups of the cluster
   std::map<StageDevices, int> known_;
-  std::map<Key, BlockLoad> blocks_;
-  std::unordered_map<PassKey, std::unique_ptr<Pass>, PassHash> passes_;
+  std::map<std::tuple<int, int, plan::Strategy, std::int64_t, int>, BlockLoad> blocks_;
+  std::map<std::tuple<int, int, model::BlockShard>, std::unique_ptr<Pass>> passes_;  // by repeat and group
+  std::map<std::tuple<int, plan::Worker, model::BlockShard>, Timed> timed_;
 };
 
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "cost/cost_model.hpp"
@@ -201,12 +200,10 @@ void compare(const Extent& asked, const Yardstick& yardstick, std::vector<Extrap
   compare_together(asked, yardstick, out);
 }
 
-std::vector<int> calibrated_groups(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  std::set<int> used;
-  for (const plan::RankPlace& place : plan.ranks) used.insert(place.group);
-  std::vector<int> out;
-  for (const int group : used)
-    if (CostModel::calibrated(cluster.groups[group].device, plan.precision)) out.push_back(group);
+std::set<int> calibrated_groups(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::set<int> out;
+  for (const plan::RankPlace& place : plan.ranks)
+    if (CostModel::calibrated(cluster.groups[place.group].device, plan.precision)) out.insert(place.group);
   return out;
 }
 
@@ -252,7 +249,7 @@ std::string to_text(const Extrapolation& extrapolation) { return fmt::format("{}
 
 std::vector<Extrapolation> extrapolated(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
   std::vector<Extrapolation> out;
-  const std::vector<int> groups = calibrated_groups(plan, cluster);
+  const std::set<int> groups = calibrated_groups(plan, cluster);
   for (const int index : groups) {
     const cluster::ResourceGroup& group = cluster.groups[index];
     const profile::Calibration calibration = calibration_of(group);
@@ -273,7 +270,7 @@ std::vector<Extrapolation> extrapolated(const plan::Plan& plan, const model::Mod
 }
 
 bool has_measured_steps(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  const std::vector<int> groups = calibrated_groups(plan, cluster);
+  const std::set<int> groups = calibrated_groups(plan, cluster);
   return std::all_of(groups.begin(), groups.end(), [&](int group) { return calibration_of(cluster.groups[group]).measured != nullptr; });
 }
 

@@ -59,13 +59,11 @@ class LeastTimes {
  public:
   LeastTimes(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster)
       : plan_(plan),
-        model_(model),
         cluster_(cluster),
+        blocks_(model.blocks()),
         micro_batches_(static_cast<double>(plan.micro_batches)),
         elements_before_(model::elements_before(model::tensor_flow(model))),
         ranks_(plan.ranks.size()) {
-    for (std::size_t r = 0; r < model.repeats.size(); ++r)
-      repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
     std::map<std::pair<int, int>, int> numbers;
     for (const plan::RankPlace& place : plan.ranks) {
       const int domain = place.node / cluster.groups[place.group].nodes_per_domain;
@@ -133,42 +131,39 @@ class LeastTimes {
       }
   }
 
-  Domain& domain(int number) { return domains_[number]; }
-
   // Bytes over the inside link of each member of a team that stands on one domain.
   void add_inside(const Members& members, double bytes) {
     for (const int rank : members.ranks) ranks_[rank].inside += bytes;
-    domain(members.domains.begin()->first).inside += bytes * members.count();
+    domains_[members.domains.begin()->first].inside += bytes * members.count();
   }
 
   // A ring's all-gather or reduce-scatter of a buffer of `bytes`.
   void add_ring(const Members& members, double bytes) {
     if (members.domains.size() == 1) return add_inside(members, bytes * (members.count() - 1) / members.count());
     for (const auto& [number, here] : members.domains)
-      domain(number).network.both(bytes * (members.domain_count() - 1) / members.domain_count());
+      domains_[number].network.both(bytes * (members.domain_count() - 1) / members.domain_count());
   }
 
   void add_run(const plan::Stage& stage, const plan::StrategyRun& run) {
     const plan::Strategy& s = run.strategy;
-    std::map<int, int> counts;
-    for (int b = run.first; b < run.last; ++b) ++counts[repeat_of_[b]];
+    std::map<const model::BlockSpec*, int> counts;  // in the order of the model, which owns them one behind the other
+    for (int b = run.first; b < run.last; ++b) ++counts[blocks_[b].spec];
     int first = 0;
     for (const plan::Share& share : plan_.shares_of(stage)) {
       const std::int64_t micro_batch = share.samples / std::max(1, share.ranks / (s.cp * s.tp));
       BlockBytes bytes;
       double flops = 0;
-      for (const auto& [repeat, count] : counts) flops += add_block(repeat, count * micro_batches_, s, micro_batch, bytes);
+      for (const auto& [block, count] : counts) flops += add_block(*block, count * micro_batches_, s, micro_batch, bytes);
       for (int i = first; i < first + share.ranks; ++i) ranks_[stage.ranks[i]].flops += flops;
       add_exchanges(stage, first, first + share.ranks, s, bytes);
       first += share.ranks;
     }
-    for (const auto& [repeat, count] : counts) add_parameters(stage, model_.repeats[repeat].block, count, s);
+    for (const auto& [block, count] : counts) add_parameters(stage, *block, count, s);
   }
 
   // FLOPs of a rank, `times` the block's; adds what the block exchanges so often.
-  double add_block(int repeat, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
+  double add_block(model::BlockSpec spec, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
     // No software exchanges less than PyTorch frameworks do.
-    model::BlockSpec spec = model_.repeats[repeat].block;
     spec.dims.try_emplace("autograd", 1);
     const model::Precision precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
     const model::BlockCost cost = model::cost_of(spec, shard_of(spec, s, micro_batch, precision));
@@ -194,9 +189,9 @@ class LeastTimes {
         const double n = members.count();
         if (members.domains.size() == 1) return add_inside(members, bytes.context * (n - 1) / n + bytes.ring);
         for (const auto& [number, here] : members.domains) {
-          domain(number).network.both(bytes.context * here * (n - here) / n);
+          domains_[number].network.both(bytes.context * here * (n - here) / n);
           // A domain takes in, once, the keys and values of all other ranks of the ring.
-          domain(number).network.in += bytes.ring * (n - here) / (n - 1);
+          domains_[number].network.in += bytes.ring * (n - here) / (n - 1);
         }
       });
     if (bytes.experts > 0)
@@ -206,7 +201,7 @@ class LeastTimes {
         if (members.domains.size() == 1) return add_inside(members, bytes.experts * (n - 1) / n);
         // The other domains, expected, that want a token: to each of them it goes once.
         const double wanted = (k - 1) * (1 - std::pow(1 - 1 / k, bytes.copies));
-        for (const auto& [number, here] : members.domains) domain(number).network.both(bytes.experts / bytes.copies * here * wanted);
+        for (const auto& [number, here] : members.domains) domains_[number].network.both(bytes.experts / bytes.copies * here * wanted);
       });
   }
 
@@ -249,19 +244,15 @@ class LeastTimes {
     add(to, -1, 2);
     const bool apart = std::none_of(groups.begin(), groups.end(), [](const auto& group) { return group.second == 3; });
     if (groups.size() > 1 && !apart) return;
-    for (const auto& [number, share] : held) {
-      Traffic& link = apart ? domain(number).between : domain(number).network;
-      link.both(std::abs(share) * bytes);
-    }
+    for (const auto& [number, share] : held) (apart ? domains_[number].between : domains_[number].network).both(std::abs(share) * bytes);
   }
 
   const plan::Plan& plan_;
-  const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
+  const std::vector<model::BlockInstance> blocks_;
   const double micro_batches_;
   const std::vector<std::int64_t> elements_before_;  // by block
-  std::vector<int> repeat_of_;
-  std::vector<int> domain_of_;  // by rank
+  std::vector<int> domain_of_;                       // by rank
   std::vector<RankWork> ranks_;
   std::vector<Domain> domains_;
 };

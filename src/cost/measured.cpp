@@ -1,8 +1,9 @@
-#include "cost/measured.hpp"
-
+// Times from a profile, and by a roofline where it has none. They say nothing about what computing hides of an exchange: exchanges are
+// listed beside them, for a clock to play through.
 #include <algorithm>
 
 #include "cost/block_time.hpp"
+#include "cost/cost_model.hpp"
 #include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
@@ -36,16 +37,6 @@ StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& o
   return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
 }
 
-// Those that exchange: how many, and how many ranks from one to the next.
-std::pair<int, int> peers_of(model::Exchange::Axis axis, const plan::Strategy& s) {
-  switch (axis) {
-    case model::Exchange::Axis::context: return {s.cp, s.tp};
-    case model::Exchange::Axis::expert: return {s.ep, s.expert_tp()};
-    case model::Exchange::Axis::replica: return {s.dp, s.cp * s.tp};
-    default: return {s.tp, 1};
-  }
-}
-
 double flops_of(const std::vector<model::Operator>& operators) {
   double sum = 0;
   for (const model::Operator& one : operators) sum += one.flops.value;
@@ -54,16 +45,7 @@ double flops_of(const std::vector<model::Operator>& operators) {
 
 }  // namespace
 
-Measured::Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision,
-                   const model::OptimizerSpec& optimizer, const profile::Profile& profile)
-    : model_(model), cluster_(cluster), precision_(precision), optimizer_(optimizer), profile_(profile) {}
-
-model::Recompute Measured::recomputed(int repeat, const plan::Strategy& strategy) const {
-  const bool end = repeat == 0 || repeat + 1 == static_cast<int>(model_.repeats.size());
-  return end && model_.repeats[repeat].count == 1 ? model::Recompute::none : strategy.recompute;
-}
-
-const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard) {
+const CostModel::Timed& CostModel::timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard) {
   const auto [found, fresh] = timed_.try_emplace({repeat, worker, shard});
   if (!fresh) return found->second;
   const model::BlockSpec& spec = model_.repeats[repeat].block;
@@ -85,9 +67,10 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
   return found->second = std::move(out);
 }
 
-BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
+BlockLoad CostModel::measured(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
   model::BlockShard shard = shard_of(model_.repeats[repeat].block, s, micro_batch, precision_);
-  shard.recompute = recomputed(repeat, s);
+  const bool end = repeat == 0 || repeat + 1 == static_cast<int>(model_.repeats.size());
+  if (end && model_.repeats[repeat].count == 1) shard.recompute = model::Recompute::none;
   const Timed& time = timed(repeat, worker, shard);
   const cluster::ResourceGroup& group = cluster_.groups[worker.group];
   // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
@@ -97,8 +80,8 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   const auto exchanged = [&](const std::vector<model::Exchange>& exchanges) {
     double seconds = 0;
     for (const model::Exchange& one : exchanges) {
-      const auto [ranks, step] = peers_of(one.axis, s);
-      const cluster::Link& link = link_among(ranks * step);
+      const auto [ranks, stride] = team_of(one.axis, shard);
+      const cluster::Link& link = link_among(ranks * stride);
       seconds += std::min(exchange(one, ranks, link, profile::Pace::alone), exchange(one, ranks, link, profile::Pace::in_turn));
     }
     return seconds;
@@ -170,15 +153,19 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   return out;
 }
 
-double Measured::optimizer(std::int64_t parameters, const plan::Worker& worker) const {
+double CostModel::optimizer(int devices, int part, std::int64_t parameters) const {
+  return optimizer(parameters, worker(stand(devices).devices.parts[std::max(0, part)]));
+}
+
+double CostModel::optimizer(std::int64_t parameters, const plan::Worker& worker) const {
   return profile::optimizer_time(profile_, optimizer_.kind == model::OptimizerKind::adamw ? "adamw" : "sgd", parameters, precision_,
                                  cluster_.groups[worker.group].device, worker.threads, worker.neighbours)
              .value /
          worker.speed;
 }
 
-double Measured::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
-                          profile::Pace pace) const {
+double CostModel::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                           profile::Pace pace) const {
   const bool inside = std::any_of(cluster_.groups.begin(), cluster_.groups.end(),
                                   [&](const cluster::ResourceGroup& group) { return &group.inside == &link; });
   return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter,
@@ -186,21 +173,21 @@ double Measured::exchange(const std::string& operation, std::int64_t bytes, int 
       .value;
 }
 
-double Measured::exchange(const model::Exchange& one, int ranks, const cluster::Link& link, profile::Pace pace) const {
+double CostModel::exchange(const model::Exchange& one, int ranks, const cluster::Link& link, profile::Pace pace) const {
   return one.messages * exchange(one.operation, one.bytes.value / one.messages, ranks, link, pace);
 }
 
-profile::Overlap Measured::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
+profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
   return profile::overlap_of(profile_, operation, ranks, link);
 }
 
-const profile::RowsSample* Measured::rows(const std::string& operation) const {
+const profile::RowsSample* CostModel::rows(const std::string& operation) const {
   const auto found = std::find_if(profile_.rows.begin(), profile_.rows.end(),
                                   [&](const profile::RowsSample& sample) { return sample.operation == operation; });
   return found == profile_.rows.end() ? nullptr : &*found;
 }
 
-double Measured::process_bytes() const {
+double CostModel::worker_bytes() const {
   const auto measured = static_cast<double>(profile_.process_baseline.value);
   return measured > 0 ? measured + kWorking : kBaseline;
 }

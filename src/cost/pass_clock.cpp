@@ -26,10 +26,6 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
     return computing[of.op] / of.pieces;
   };
   PlayedPass out;
-  if (exchanges.empty()) {
-    for (std::size_t step = 0; step < end; ++step) out.seconds += seconds_of(step);
-    return out;
-  }
   std::array<Queue, kLinkStreams> links;
   std::vector<int> awaited(end + 1);  // exchanges that a step still waits for
   for (std::size_t e = 0; e < exchanges.size(); ++e) {
@@ -43,7 +39,6 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
   double left = end > 0 ? seconds_of(0) : 0;
   while (step < end || links[0].holds() || links[1].holds()) {
     const bool computes = step < end && awaited[step] == 0;
-    double passed = computes ? left : std::numeric_limits<double>::infinity();
     std::array<bool, kLinkStreams> runs = {};
     const TimedExchange* beside = nullptr;
     for (std::size_t l = 0; l < links.size(); ++l) {
@@ -53,7 +48,7 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
       if (runs[l] && beside == nullptr) beside = &exchanges[e];
     }
     const double rate = beside != nullptr ? 1 / (1 + slowdown) : 1;
-    passed /= rate;
+    double passed = computes ? left / rate : std::numeric_limits<double>::infinity();
     for (std::size_t l = 0; l < links.size(); ++l)
       if (runs[l]) passed = std::min(passed, links[l].left);
     if (!computes && beside == nullptr) throw Error(ErrorCode::internal, text("step ", step, " of a block's pass waits for ever"));
@@ -62,9 +57,8 @@ PlayedPass play(const program::BlockPass& pass, const std::vector<double>& compu
     for (std::size_t l = 0; l < links.size(); ++l) {
       Queue& link = links[l];
       if (!runs[l]) continue;
-      const double rest = link.left - passed;
-      link.left = rest;
-      if (rest > 0) continue;
+      link.left -= passed;
+      if (link.left > 0) continue;
       --awaited[pass.exchanges[link.steps[link.next]].before];
       if (++link.next < link.steps.size()) link.left = exchanges[link.steps[link.next]].seconds;
     }

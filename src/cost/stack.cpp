@@ -5,22 +5,16 @@
 #include "cost/cost_model.hpp"
 
 namespace tessera::cost {
-namespace {
-
-// Of one's own, from `tessera calibrate`.
-profile::Calibration read_stack(const cluster::ResourceGroup& group) {
-  const profile::Calibration out = profile::read_calibration(ConfigNode::load(group.stack));
-  const std::string family = profile::family_of(group.device.name);
-  if (out.accelerator == family) return out;
-  throw Error(ErrorCode::invalid_config,
-              text("group ", group.name, " is of ", group.device.name, ", and ", group.stack, " calibrates ", out.accelerator),
-              group.stack_where, text("a calibration of ", family));
-}
-
-}  // namespace
 
 profile::Calibration calibration_of(const cluster::ResourceGroup& group) {
-  if (std::filesystem::path(group.stack).extension() == ".yaml") return read_stack(group);
+  if (std::filesystem::path(group.stack).extension() == ".yaml") {
+    const profile::Calibration own = profile::read_calibration(ConfigNode::load(group.stack));
+    const std::string family = profile::family_of(group.device.name);
+    if (own.accelerator == family) return own;
+    throw Error(ErrorCode::invalid_config,
+                text("group ", group.name, " is of ", group.device.name, ", and ", group.stack, " calibrates ", own.accelerator),
+                group.stack_where, text("a calibration of ", family));
+  }
   const std::vector<std::string> stacks = profile::stacks_of(group.device.name);
   if (group.stack.empty() || std::find(stacks.begin(), stacks.end(), group.stack) != stacks.end())
     return profile::calibration_for(group.device.name, group.stack);

@@ -3,7 +3,6 @@
 
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
-#include "cost/measured.hpp"
 #include "plan/stage_places.hpp"
 
 namespace tessera::cost {
@@ -97,9 +96,7 @@ int CostModel::domain(int devices) const {
   });
 }
 double CostModel::process_bytes(int devices, int only) const {
-  const auto bytes = [&](std::size_t part) {
-    return cluster_group(devices, part).device.is_cpu() ? measured_->process_bytes() : kProcessBytes;
-  };
+  const auto bytes = [&](std::size_t part) { return cluster_group(devices, part).device.is_cpu() ? worker_bytes() : kProcessBytes; };
   if (only != kAllParts) return bytes(only);
   return most(devices, [&](std::size_t part) { return bytes(part) * memory_limit(devices) / memory_limit(devices, part); });
 }
@@ -111,20 +108,6 @@ bool CostModel::plays_exchanges(int devices) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   return std::any_of(parts.begin(), parts.end(),
                      [&](const StageDevices::Part& part) { return !calibrated(cluster_.groups[part.group].device, precision_); });
-}
-double CostModel::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
-                           profile::Pace pace) const {
-  return measured_->exchange(operation, bytes, ranks, link, pace);
-}
-double CostModel::exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const {
-  return measured_->exchange(exchange, ranks, link, pace);
-}
-profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
-  return measured_->overlap(operation, ranks, link);
-}
-const profile::RowsSample* CostModel::rows(const std::string& operation) const { return measured_->rows(operation); }
-double CostModel::optimizer(int devices, int part, std::int64_t parameters) const {
-  return measured_->optimizer(parameters, worker(stand(devices).devices.parts[std::max(0, part)]));
 }
 
 }  // namespace tessera::cost

@@ -4,7 +4,6 @@
 // for 1F1B with equal stages the (m + p - 1) (f + b) of Narayanan et al. 2021 (section 2.2.1).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "plan/plan.hpp"

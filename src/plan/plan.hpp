@@ -44,7 +44,7 @@ struct Strategy {
   // sharded_over() for the weights of experts.
   int experts_sharded_over() const { return zero == 0 ? 1 : std::clamp(sharded_over() * tp / (expert_tp() * ep), 1, expert_copies()); }
   bool same_layout(const Strategy& other) const { return dp == other.dp && cp == other.cp && tp == other.tp; }
-  bool operator==(const Strategy&) const = default;
+  auto operator<=>(const Strategy&) const = default;
 };
 std::string to_text(const Strategy& strategy);  // "dp 2 x tp 4, sequence parallel, zero 1"
 

@@ -67,8 +67,6 @@ class Search {
  private:
   bool stopped() const { return is_set(problem_.stop); }
   bool out_of_time() const { return stopped() || (deadline_ && problem_.clock->now() > *deadline_); }
-  // With the clock, where the outer choices so far have no plan.
-  bool may_go_on() const { return found_.empty() && !waiting_.empty() && !problem_.give_up; }
 
   // Of all families.
   double best_step() const { return std::ranges::max(incumbents_); }
@@ -137,13 +135,14 @@ class Search {
     incumbents_.assign(std::max<std::size_t>(1, known.size()), kNever);
   }
 
-  // Makes the next batch that of the least bounds of all. By the clock, half of the time may go into it.
+  // Makes the next batch that of the least bounds of all. By the clock, half of the time may go into it; more where the outer choices so
+  // far have no plan.
   void prepare() {
     for (;;) {
       while (!waiting_.empty() && ruled_out(waiting_.front(), true)) waiting_.pop_front();
       if (waiting_.empty() || stopped()) return;
       if (ready_.size() >= kBatch && (*std::next(ready_.begin(), kBatch - 1))->bound <= waiting_.front().bound) return;
-      if (deadline_ && !prepared_.empty() && (!ready_.empty() || !may_go_on()) &&
+      if (deadline_ && !prepared_.empty() && (!ready_.empty() || !found_.empty() || problem_.give_up) &&
           problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
         return;
       prepare_next();

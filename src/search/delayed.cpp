@@ -1,9 +1,9 @@
-#include "search/delayed.hpp"
-
+// Plans that exchange gradients while the next step begins.
 #include <fmt/format.h>
 #include <optional>
 
 #include "cost/cost.hpp"
+#include "search/as_trained.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "plan/schedule/schedule.hpp"
 
@@ -23,65 +22,6 @@ bool less(const Unevenness& a, const Unevenness& b) {
       return false;
   return false;
 }
-
-class Balance {
- public:
-  Balance(const std::vector<double>& seconds, double message, const std::vector<double>& speeds, const Placement& placement)
-      : placement_(placement),
-        message_(message),
-        speeds_(speeds),
-        sums_(1, 0.0),
-        cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
-    for (const double each : seconds) sums_.push_back(sums_.back() + each);
-  }
-
-  std::vector<int> run() {
-    while (std::optional<std::vector<int>> better = best_move()) cuts_ = std::move(*better);
-    return cuts_;
-  }
-
- private:
-  double of_stage(const std::vector<int>& cuts, int stage) const { return sums_[cuts[stage + 1]] - sums_[cuts[stage]]; }
-
-  std::vector<double> by_rank(const std::vector<int>& cuts) const {
-    std::vector<double> out(placement_.ranks, 0.0);
-    for (int s = 0; s < placement_.stages(); ++s) {
-      const bool sends = s + 1 < placement_.stages() && placement_.rank_of(s) != placement_.rank_of(s + 1);
-      const int rank = placement_.rank_of(s);
-      out[rank] += of_stage(cuts, s) / speeds_[rank] + (sends ? message_ : 0);
-    }
-    return out;
-  }
-
-  Unevenness unevenness(const std::vector<int>& cuts) const {
-    Unevenness out{};
-    for (const double busy : by_rank(cuts)) {
-      out[0] = std::max(out[0], busy);
-      out[1] += busy * busy;
-    }
-    for (int s = 0; s < placement_.stages(); ++s) out[2] += of_stage(cuts, s) * of_stage(cuts, s);
-    return out;
-  }
-
-  std::optional<std::vector<int>> best_move() const {
-    const std::vector<double> busy = by_rank(cuts_);
-    std::optional<std::vector<int>> out;
-    Unevenness least = unevenness(cuts_);
-    for (std::vector<int>& moved : moves_from(cuts_, placement_, static_cast<int>(std::ranges::max_element(busy) - busy.begin()))) {
-      const Unevenness here = unevenness(moved);
-      if (!less(here, least)) continue;
-      least = here;
-      out = std::move(moved);
-    }
-    return out;
-  }
-
-  const Placement& placement_;
-  const double message_;
-  const std::vector<double>& speeds_;
-  std::vector<double> sums_;  // of the blocks before each
-  std::vector<int> cuts_;
-};
 
 }  // namespace
 
@@ -134,7 +74,41 @@ std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Pla
 
 std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const std::vector<double>& speeds,
                                const Placement& placement) {
-  return Balance(seconds, message, speeds, placement).run();
+  std::vector<double> sums = {0};  // of the blocks before each
+  for (const double each : seconds) sums.push_back(sums.back() + each);
+  const auto of_stage = [&](const std::vector<int>& cuts, int stage) { return sums[cuts[stage + 1]] - sums[cuts[stage]]; };
+  const auto by_rank = [&](const std::vector<int>& cuts) {
+    std::vector<double> out(placement.ranks, 0.0);
+    for (int s = 0; s < placement.stages(); ++s) {
+      const int rank = placement.rank_of(s);
+      const bool sends = s + 1 < placement.stages() && rank != placement.rank_of(s + 1);
+      out[rank] += of_stage(cuts, s) / speeds[rank] + (sends ? message : 0);
+    }
+    return out;
+  };
+  const auto unevenness = [&](const std::vector<int>& cuts) {
+    Unevenness out{};
+    for (const double busy : by_rank(cuts)) {
+      out[0] = std::max(out[0], busy);
+      out[1] += busy * busy;
+    }
+    for (int s = 0; s < placement.stages(); ++s) out[2] += of_stage(cuts, s) * of_stage(cuts, s);
+    return out;
+  };
+  std::vector<int> best = even_cuts(static_cast<int>(seconds.size()), placement.stages());
+  for (bool better = true; better;) {
+    better = false;
+    const std::vector<double> busy = by_rank(best);
+    Unevenness least = unevenness(best);
+    for (std::vector<int>& moved : moves_from(best, placement, static_cast<int>(std::ranges::max_element(busy) - busy.begin()))) {
+      const Unevenness here = unevenness(moved);
+      if (!less(here, least)) continue;
+      least = here;
+      best = std::move(moved);
+      better = true;
+    }
+  }
+  return best;
 }
 
 }  // namespace tessera::search

@@ -4,8 +4,6 @@
 #include <map>
 
 #include "base/error.hpp"
-#include "cost/cost_model.hpp"
-#include "cost/warm_up.hpp"
 #include "model/forms.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/outer_choices.hpp"
@@ -63,14 +61,19 @@ std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::Cluste
     devices.workers = workers;
     devices.trained = workers || !vendors.empty();
     devices.node_ranks.resize(cluster.groups.size());
-    if (workers)
-      devices.node_ranks[g] = worker_ranks(job, group);
-    else if (uniform)
-      devices.node_ranks[g] = device_ranks(group);
+    devices.node_ranks[g] = workers   ? worker_ranks(job, group)
+                            : uniform ? device_ranks(group)
+                                      : std::vector<NodeRanks>{{group.devices_per_node}};
   }
   std::vector<Devices> list;
   for (auto& [kind, devices] : out) list.push_back(std::move(devices));
   return list;
+}
+
+int most_ranks(const cluster::ResourceGroup& group, const std::vector<NodeRanks>& ways) {
+  int out = 0;
+  for (const NodeRanks& ranks : ways) out = std::max(out, std::min(group.nodes, ranks.most_nodes) * ranks.count);
+  return out;
 }
 
 bool counts_hosts(const model::JobSpec& job) {

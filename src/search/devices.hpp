@@ -16,7 +16,7 @@ namespace tessera::search {
 // Groups whose devices may be in one plan: of one source of times (calibrations, or a profile), and either CPU hosts or accelerators.
 struct Devices {
   std::vector<int> groups;                         // of the cluster
-  std::vector<std::vector<NodeRanks>> node_ranks;  // by group of the cluster, fewest ranks first; empty where calibrations say the times
+  std::vector<std::vector<NodeRanks>> node_ranks;  // by group of the cluster, fewest ranks first; empty for those that are not in `groups`
   bool uniform = false;                            // BlockSpace::uniform
   bool workers = false;                            // CPU hosts
   bool trained = false;                            // the trainer runs plans for them (plan::stands_whole)
@@ -25,6 +25,8 @@ struct Devices {
 // workers there are; otherwise every way to share a host's cores evenly is open, and those that the fixed degrees ask for.
 std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors);
 
+// Ranks of a group that may work at most, with its nodes dealt to ranks in one of these ways.
+int most_ranks(const cluster::ResourceGroup& group, const std::vector<NodeRanks>& ways);
 // Whether the job says how many hosts or workers there are; otherwise as many work as pay.
 bool counts_hosts(const model::JobSpec& job);
 // All of the space that `parallel:` leaves open; on these devices.

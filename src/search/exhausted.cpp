@@ -56,6 +56,28 @@ Usage fullest(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   return most;
 }
 
+FrontPoint front_point(const plan::Plan& plan, const std::string& family, const cluster::ClusterSpec& cluster) {
+  // Of most blocks of the first stage.
+  const auto blocks = [](const plan::StrategyRun& run) { return run.last - run.first; };
+  const plan::Strategy& strategy = std::ranges::max_element(plan.stages.front().runs, {}, blocks)->strategy;
+  std::string detail = text(plan.micro_batches, plan.micro_batches == 1 ? " micro-batch of " : " micro-batches of ",
+                            plan.micro_batch_text(), ", ", plan.schedule_text());
+  if (strategy.zero > 0) detail += text(", zero ", strategy.zero);
+  if (strategy.recompute != model::Recompute::none) detail += text(", recompute ", model::name_of(strategy.recompute));
+  const Usage usage = fullest(plan, cluster);
+  return {family, detail, plan.predicted->step, usage.memory, usage.limit};
+}
+
+std::vector<FrontPoint> front_of(std::vector<FrontPoint> points) {
+  constexpr double kApart = 0.99;
+  const auto share_of = [](const FrontPoint& point) { return point.memory / point.limit; };
+  std::ranges::stable_sort(points, {}, [&](const FrontPoint& point) { return std::pair(point.step, share_of(point)); });
+  std::vector<FrontPoint> out;
+  for (FrontPoint& point : points)
+    if (out.empty() || share_of(point) < kApart * share_of(out.back())) out.push_back(std::move(point));
+  return out;
+}
+
 Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices, double factor,
                    const std::optional<plan::Plan>& smallest, cost::CostModel& cost_model, std::vector<std::string> ideas) {
   const auto memory_of = [&](int group) { return cluster.groups[group].device.memory; };

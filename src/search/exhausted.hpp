@@ -1,4 +1,4 @@
-// Internal: how full devices are, and what to say when nothing fits them.
+// Internal: how full devices are, the front of step time against memory, and what to say when nothing fits.
 #pragma once
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "cost/cost_model.hpp"
 #include "search/devices.hpp"
+#include "search/search.hpp"
 
 namespace tessera::search {
 
@@ -18,6 +19,11 @@ struct Usage {
   double share() const { return memory / limit; }
 };
 Usage fullest(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
+// `plan` has a prediction.
+FrontPoint front_point(const plan::Plan& plan, const std::string& family, const cluster::ClusterSpec& cluster);
+// Those of which none is both faster and smaller than another, fastest first, at least 1 % of memory apart; smaller is by share of the
+// limit.
+std::vector<FrontPoint> front_of(std::vector<FrontPoint> points);
 
 // `smallest`, a plan with a prediction, needs `factor` times the memory that there is; nothing and 0 where none is known. `ideas`: what
 // would fit, beside more memory.

@@ -39,19 +39,15 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 }
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
-// Its ranks need not stand in order.
-std::pair<int, int> range_of(const plan::Stage& stage) {
-  const auto [first, last] = std::ranges::minmax(stage.ranks);
-  return {first, last};
-}
 
+// The ranks of a stage need not stand in order.
 std::string ranks_text(const plan::Stage& stage) {
-  const auto [first, last] = range_of(stage);
+  const auto [first, last] = std::ranges::minmax(stage.ranks);
   return range_text(first, last);
 }
 
 std::string nodes_text(const plan::Plan& plan, const plan::Stage& stage, const cluster::ClusterSpec& cluster) {
-  const auto [first, last] = range_of(stage);
+  const auto [first, last] = std::ranges::minmax(stage.ranks);
   const plan::RankPlace& low = plan.ranks[first];
   const plan::RankPlace& high = plan.ranks[last];
   const std::string group = cluster.groups.size() > 1 ? cluster.groups[low.group].name + " " : "";
@@ -142,17 +138,6 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
   return head + table.text(columns);
 }
 
-// Blocks down, and the ranks that work on them.
-std::string listing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster,
-                    int columns) {
-  Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
-  for (const plan::Stage& stage : plan.stages)
-    for (const plan::StrategyRun& run : stage.runs)
-      table.add({block_range(blocks, run.first, run.last), ranks_text(stage), nodes_text(plan, stage, cluster),
-                 run_text(plan, stage, run, cluster)});
-  return table.text(columns);
-}
-
 // Blocks down, ranks across: which rank works on which block, and as what.
 Table matrix(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
   std::vector<Table::Column> heads = {{""}};
@@ -185,10 +170,15 @@ std::string drawing(const plan::Plan& plan, const std::vector<model::BlockInstan
   constexpr int most_ranks = 16;
   if (const plan::Pipeline pipeline = pipeline_of(plan); pipeline.chunks > 1)
     return folded_drawing(plan, pipeline, blocks, cluster, columns);
-  if (plan.world_size() > most_ranks) return listing(plan, blocks, cluster, columns);
-  const Table table = matrix(plan, blocks, cluster);
-  if (!table.fits(columns)) return listing(plan, blocks, cluster, columns);
-  return table.text(columns) + "d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n";
+  if (plan.world_size() <= most_ranks)
+    if (const Table table = matrix(plan, blocks, cluster); table.fits(columns))
+      return table.text(columns) + "d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n";
+  Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs)
+      table.add({block_range(blocks, run.first, run.last), ranks_text(stage), nodes_text(plan, stage, cluster),
+                 run_text(plan, stage, run, cluster)});
+  return table.text(columns);
 }
 
 std::string bar(double share) {

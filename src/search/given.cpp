@@ -6,7 +6,6 @@
 #include <set>
 
 #include "cost/warm_up.hpp"
-#include "model/forms.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::search {
@@ -29,22 +28,19 @@ class Check {
     for (const int index : devices.groups) {
       const cluster::ResourceGroup& group = cluster.groups[index];
       domain_ = std::max(domain_, group.domain());
-      const std::vector<NodeRanks> whole = {{group.devices_per_node}};
-      const std::vector<NodeRanks>& listed = devices.node_ranks[index];
-      int most = 0;
-      for (const NodeRanks& ranks : listed.empty() ? whole : listed) {
+      for (const NodeRanks& ranks : devices.node_ranks[index]) {
         const int nodes = std::min(group.nodes, ranks.most_nodes);
-        most = std::max(most, nodes * ranks.count);
         for (int working = counts_hosts(job) ? nodes : 1; working <= nodes; ++working) worlds_.insert(std::int64_t{working} * ranks.count);
       }
-      devices_ += most;
+      devices_ += most_ranks(group, devices.node_ranks[index]);
     }
     if (groups_ > 1) worlds_.insert(devices_);
   }
 
   void run() const {
     if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
-    if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
+    const auto has_heads = [](const model::Repeat& repeat) { return plan::option_of(repeat.block, "heads") > 0; };
+    if (parallel_.recompute == "selective" && std::ranges::none_of(job_.model.repeats, has_heads))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
     if (parallel_.recompute == "selective" && plan::stands_whole(job_.model, kind_.trained))
       refuse(text("recompute selective is of attention alone, and blocks of arch ", job_.model.arch, " are computed again as a whole"),
@@ -74,11 +70,6 @@ class Check {
  private:
   [[noreturn]] void refuse(const std::string& message, const std::string& expected, const std::string& hint) const {
     throw Error(ErrorCode::invalid_config, "parallel: " + message, parallel_.where, expected, hint);
-  }
-
-  template <typename Holds>
-  bool none(const Holds& holds) const {
-    return std::ranges::none_of(job_.model.repeats, [&](const model::Repeat& repeat) { return holds(repeat.block); });
   }
 
   // `obstacle(degree)`: why it cannot be, or nothing.

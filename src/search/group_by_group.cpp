@@ -6,7 +6,6 @@
 #include <set>
 
 #include "cost/warm_up.hpp"
-#include "plan/tensor_cut.hpp"
 
 namespace tessera::search {
 namespace {

@@ -1,13 +1,12 @@
-#include "search/length_prices.hpp"
-
+// What passes over samples of different lengths cost under a plan.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
-#include <vector>
 
 #include "base/error.hpp"
 #include "plan/tensor_cut.hpp"
 #include "plan/uneven_batch.hpp"
+#include "search/as_trained.hpp"
 
 namespace tessera::search {
 namespace {
@@ -37,7 +36,8 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   const auto seq = static_cast<double>(job.model.dim("seq"));
   const int widest = stage.runs.front().strategy.cp;
   // Of a block whose sequences so many ranks share.
-  const auto load_of = [&](int block, plan::Strategy strategy, int degree) {
+  const auto load_of = [&](int block, int degree) -> const cost::BlockLoad& {
+    plan::Strategy strategy = stage.strategy_of(block);
     strategy.dp = strategy.copies() / degree;
     strategy.cp = degree;
     return cost_model.block(cost_model.repeat_of()[block], devices, strategy, strategy.dp);
@@ -46,25 +46,22 @@ plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, c
   for (const std::int64_t degree : plan::divisors_of(widest)) {
     if (!job.parallel.flexible_groups && degree != widest) continue;
     double exchange = 0;
-    for (const plan::StrategyRun& run : stage.runs)
-      for (int b = run.first; b < run.last; ++b) {
-        const cost::BlockLoad load = load_of(b, run.strategy, static_cast<int>(degree));
-        exchange += load.forward_exchange + load.backward_exchange;
-      }
+    for (int b = 0; b < stage.last_block(); ++b) {
+      const cost::BlockLoad& load = load_of(b, static_cast<int>(degree));
+      exchange += load.forward_exchange + load.backward_exchange;
+    }
     out.groups.push_back({static_cast<int>(degree), degree == 1 ? 0 : exchange * static_cast<double>(degree) / seq});
   }
-  for (const plan::StrategyRun& run : stage.runs)
-    for (int b = run.first; b < run.last; ++b) {
-      const int repeat = cost_model.repeat_of()[b];
-      const cost::BlockLoad load = load_of(b, run.strategy, 1);
-      const double seconds = load.forward + load.backward() - load.forward_exchange - load.backward_exchange;
-      const model::BlockSpec& block = job.model.repeats[repeat].block;
-      const auto measured = profile::share_of_pairs(profile, block, job.train.precision, job.model.dim("seq"));
-      const double share = measured ? *measured : attention_share(block);
-      out.token += seconds * (1 - share) / seq;
-      out.pair += seconds * share / (seq * seq / 2);
-      out.pass += kLaunched;
-    }
+  for (int b = 0; b < stage.last_block(); ++b) {
+    const cost::BlockLoad& load = load_of(b, 1);
+    const double seconds = load.forward + load.backward() - load.forward_exchange - load.backward_exchange;
+    const model::BlockSpec& block = job.model.repeats[cost_model.repeat_of()[b]].block;
+    const auto measured = profile::share_of_pairs(profile, block, job.train.precision, job.model.dim("seq"));
+    const double share = measured ? *measured : attention_share(block);
+    out.token += seconds * (1 - share) / seq;
+    out.pair += seconds * share / (seq * seq / 2);
+    out.pass += kLaunched;
+  }
   return out;
 }
 

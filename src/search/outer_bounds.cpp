@@ -1,6 +1,5 @@
 // What no plan of an outer choice is faster than, where the closed form is its price.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 
@@ -10,25 +9,18 @@
 namespace tessera::search {
 
 double OuterSolver::bound(const Outer& outer) {
+  if (!possible(outer)) return kNever;
   const Kinds kinds = kinds_of(outer);
-  if (kinds.empty()) return kNever;
-  const std::vector<model::Repeat>& repeats = problem_.model.repeats;
   const std::vector<double> shares = shares_of(kinds);
-  double work = 0;
   double most = 0;
-  for (std::size_t r = 0; r < repeats.size(); ++r) {
-    const int repeat = static_cast<int>(r);
+  for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
     double busy = kNever;
-    double share = kNever;
-    for (std::size_t g = 0; g < kinds.size(); ++g) {
-      busy = std::min(busy, kinds[g]->least_busy(repeat));
-      share = std::min(share, shares[g] * kinds[g]->least_busy(repeat));
-    }
+    for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least(static_cast<int>(r)).busy);
     // Some stage holds at least an even share of the blocks, in whole blocks.
     const bool alike = kinds.size() == 1;
-    most = std::max(most, (alike ? std::ceil(static_cast<double>(repeats[r].count) / outer.stages()) : 1) * busy);
-    work += repeats[r].count * share;
+    most = std::max(most, (alike ? std::ceil(static_cast<double>(problem_.model.repeats[r].count) / outer.stages()) : 1) * busy);
   }
+  const double work = sum_of_least(kinds.size(), [&](std::size_t g, int repeat) { return shares[g] * kinds[g]->least(repeat).busy; });
   double capacity = 0;
   for (std::size_t g = 0; g < kinds.size(); ++g) capacity += outer.groups[g].stages * shares[g];
   return std::max(most, work / capacity) + least_warm_up(kinds) + host(outer);
@@ -60,16 +52,10 @@ double OuterSolver::bound_with_memory(const Outer& outer) {
   }
   double best = 0;
   for (std::size_t price = 0; price < kinds.front()->prices().size(); ++price) {
-    double left = 0;
-    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
-      double each = kNever;
-      for (std::size_t g = 0; g < kinds.size(); ++g) each = std::min(each, shares[g] * (*least[g])[r][price]);
-      left += problem_.model.repeats[r].count * each;
-    }
+    double left = sum_of_least(kinds.size(), [&](std::size_t g, int repeat) { return shares[g] * (*least[g])[repeat][price]; });
     for (std::size_t g = 0; g < kinds.size(); ++g) {
       const GroupCut& cut = outer.groups[g];
-      const double room = problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices);
-      left -= shares[g] * kinds[g]->prices()[price] * (cut.stages * (room - workspace[g]) - largest_workspace);
+      left -= shares[g] * kinds[g]->prices()[price] * (cut.stages * (room(cut) - workspace[g]) - largest_workspace);
     }
     best = std::max(best, left);
   }
@@ -78,7 +64,6 @@ double OuterSolver::bound_with_memory(const Outer& outer) {
 
 OuterSolver::Kinds OuterSolver::kinds_of(const Outer& outer) {
   Kinds out;
-  if (!possible(outer)) return {};
   for (const GroupCut& cut : outer.groups) out.push_back(&fronts(outer, cut));
   return out;
 }
@@ -86,8 +71,8 @@ OuterSolver::Kinds OuterSolver::kinds_of(const Outer& outer) {
 std::vector<double> OuterSolver::shares_of(const Kinds& kinds) const {
   std::vector<double> out;
   double base = 0;
-  for (StageFronts* const kind : kinds) {
-    const double work = sum_of_least(std::array{kind}, [](const StageFronts* of, int repeat) { return of->least_busy(repeat); });
+  for (const StageFronts* kind : kinds) {
+    const double work = sum_of_least(1, [&](std::size_t, int repeat) { return kind->least(repeat).busy; });
     if (out.empty()) base = work;
     out.push_back(work > 0 && base > 0 ? base / work : 1);
   }
@@ -95,14 +80,14 @@ std::vector<double> OuterSolver::shares_of(const Kinds& kinds) const {
 }
 
 bool OuterSolver::too_large(const Outer& outer) {
-  double room = 0;
-  for (const GroupCut& cut : outer.groups)
-    room += cut.stages * (problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices));
-  return sum_of_least(outer.groups, [&](const GroupCut& cut, int repeat) { return fronts(outer, cut).least_bytes(repeat); }) > room;
+  double all = 0;
+  for (const GroupCut& cut : outer.groups) all += cut.stages * room(cut);
+  const Kinds kinds = kinds_of(outer);
+  return sum_of_least(kinds.size(), [&](std::size_t g, int repeat) { return kinds[g]->least(repeat).bytes; }) > all;
 }
 
 double OuterSolver::least_warm_up(const Kinds& kinds) const {
-  return sum_of_least(kinds, [](const StageFronts* kind, int repeat) { return kind->least_warm_up(repeat); });
+  return sum_of_least(kinds.size(), [&](std::size_t kind, int repeat) { return kinds[kind]->least(repeat).warm_up; });
 }
 
 double OuterSolver::host(const Outer& outer) const {

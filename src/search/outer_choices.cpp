@@ -8,6 +8,7 @@
 
 #include "cost/warm_up.hpp"
 #include "plan/tensor_cut.hpp"
+#include "search/devices.hpp"
 
 namespace tessera::search {
 namespace {
@@ -98,7 +99,6 @@ class Choices {
   }
 
   const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[group]; }
-  std::vector<NodeRanks> node_ranks(int group) const { return search::node_ranks(problem_, group); }
 
   int most_stages() const { return std::min(problem_.space.most_stages, problem_.model.block_count()); }
 
@@ -107,7 +107,7 @@ class Choices {
   void list_alone(std::vector<Team>& teams) {
     Team& team = teams.front();
     const int group = team.groups.front();
-    for (const NodeRanks& ranks : node_ranks(group)) {
+    for (const NodeRanks& ranks : node_ranks(problem_, group)) {
       const int most = std::min(group_at(group).nodes, ranks.most_nodes) * ranks.count;
       for (const std::int64_t width : widths_of(group, problem_.global_batch))
         for (std::int64_t stages = 1; stages <= most_stages() && stages * width <= most; ++stages) {
@@ -134,7 +134,7 @@ class Choices {
         if (nodes_ == Nodes::any || (nodes_ == Nodes::round && round_number(nodes) == nodes)) counts.push_back(nodes);
       if (nodes_ == Nodes::most && round_number(all) < all) counts.push_back(round_number(all));
     }
-    std::vector<NodeRanks> ways = node_ranks(group);
+    std::vector<NodeRanks> ways = node_ranks(problem_, group);
     std::erase_if(ways, [](const NodeRanks& ranks) { return ranks.most_nodes == 1; });
     if (ways.size() > 2) ways.erase(ways.begin() + 1, ways.end() - 1);
     std::vector<Working> out;
@@ -331,9 +331,7 @@ class Choices {
 std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::int64_t samples) {
   const cluster::ResourceGroup& of = problem.cluster.groups[group];
   const GivenDegrees& given = problem.space.given;
-  std::int64_t most = 0;
-  for (const NodeRanks& ranks : node_ranks(problem, group))
-    most = std::max<std::int64_t>(most, std::int64_t{std::min(of.nodes, ranks.most_nodes)} * ranks.count);
+  const std::int64_t most = most_ranks(of, node_ranks(problem, group));
   // Between ranks on one domain of the inside link, where a space is not uniform.
   const std::int64_t most_tensor = std::min<std::int64_t>(problem.space.uniform ? most : of.domain(), problem.space.most_tensor);
   std::set<std::int64_t> out;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "search/block_search.hpp"
-#include "search/stage_fronts.hpp"
+#include "search/stage_options.hpp"
 
 namespace tessera::search {
 

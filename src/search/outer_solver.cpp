@@ -20,8 +20,6 @@ cost::CostModel cost_model_of(const BlockProblem& problem) {
 class Prefix {
  public:
   Prefix(const std::vector<int>& repeat_of, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
-    const std::size_t blocks = repeat_of.size();
-    warm_up_.assign(blocks + 1, 0);
     by_kind_.resize(kinds.size());
     for (std::size_t s = 0; s < kinds.size(); ++s) {
       if (s > 0 && cuts[s] == cuts[s - 1]) {
@@ -29,45 +27,39 @@ class Prefix {
         factors_.push_back(factors_.back());
         continue;
       }
-      auto sums = std::make_shared<std::vector<double>>(blocks + 1, 0.0);
-      for (std::size_t b = 0; b < blocks; ++b) (*sums)[b + 1] = (*sums)[b] + kinds[s]->least_busy(repeat_of[b]);
-      by_kind_[s] = std::move(sums);
+      by_kind_[s] = {0};
+      for (const int repeat : repeat_of) by_kind_[s].push_back(by_kind_[s].back() + kinds[s]->least(repeat).busy);
       factors_.push_back(s == 0 ? 1 : least_factor(s));
     }
-    for (std::size_t b = 0; b < blocks; ++b) {
+    for (const int repeat : repeat_of) {
       double least = kNever;
-      for (const StageFronts* kind : kinds) least = std::min(least, kind->least_warm_up(repeat_of[b]));
-      warm_up_[b + 1] = warm_up_[b] + least;
+      for (const StageFronts* kind : kinds) least = std::min(least, kind->least(repeat).warm_up);
+      warm_up_.push_back(warm_up_.back() + least);
     }
   }
   // Of the busiest of the stages before `stage`, which hold the blocks before `first`.
   double busy(int stage, int first) const {
-    if (stage == 0) return 0;
     double capacity = 0;
-    const double work = (*by_kind_[0])[first];
     for (int s = 0; s < stage; ++s) capacity += 1 / factors_[s];
-    return capacity > 0 ? work / capacity : 0;
+    return capacity > 0 ? by_kind_[0][first] / capacity : 0;
   }
   double warm_up(int first) const { return warm_up_[first]; }
-  double least(int stage, int first, int last) const {
-    const std::vector<double>& sums = *by_kind_[stage];
-    return sums[last] - sums[first];
-  }
+  double least(int stage, int first, int last) const { return by_kind_[stage][last] - by_kind_[stage][first]; }
 
  private:
   // How much longer than on the first stage's kind the blocks take at least.
   double least_factor(std::size_t stage) const {
     double factor = kNever;
-    const std::vector<double>& base = *by_kind_[0];
-    const std::vector<double>& sums = *by_kind_[stage];
+    const std::vector<double>& base = by_kind_[0];
+    const std::vector<double>& sums = by_kind_[stage];
     for (std::size_t b = 0; b + 1 < sums.size(); ++b)
       if (base[b + 1] > base[b]) factor = std::min(factor, (sums[b + 1] - sums[b]) / (base[b + 1] - base[b]));
     return factor > 0 && factor < kNever ? factor : 1e-12;
   }
 
-  std::vector<std::shared_ptr<std::vector<double>>> by_kind_;
+  std::vector<std::vector<double>> by_kind_;
   std::vector<double> factors_;
-  std::vector<double> warm_up_;
+  std::vector<double> warm_up_ = {0};
 };
 
 }  // namespace
@@ -81,40 +73,35 @@ std::optional<Found> OuterSolver::solve(const Outer& outer, double incumbent, bo
   const double host = this->host(outer);
   const double most = incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host;
   if (too_large(outer)) return {};
-  if (outer.chunks > 1) return solve_chunks(outer, most, rough);
-  const Stages stages = stages_of(outer);
   start(outer, rough);
-  std::deque<Tail> tails;
-  const Tail* best = best_tail(outer, stages, most, tails);
   std::optional<Found> found;
-  if (best != nullptr) {
-    found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, stages, best)};
-    found->plan.predicted = predict(found->plan, cost_model_);
+  if (outer.chunks > 1) {
+    if (const auto best = best_entries(outer, most, rough)) found = Found{&outer, best->step + host, plan_of(outer, *best)};
+  } else {
+    std::deque<Tail> tails;
+    if (const Tail* best = best_tail(outer, most, tails)) found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, best)};
   }
-  forget(outer);
+  if (found) found->plan.predicted = predict(found->plan, cost_model_);
+  forget();
   return found;
 }
 
-OuterSolver::Stages OuterSolver::stages_of(const Outer& outer) {
-  Stages out;
-  for (const GroupCut& cut : outer.groups)
-    for (int s = 0; s < cut.stages; ++s) {
-      out.kinds.push_back(&fronts(outer, cut));
-      out.cuts.push_back(&cut);
-    }
-  return out;
-}
-
 void OuterSolver::start(const Outer& outer, bool rough) {
-  for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
+  stages_ = {};
+  for (const GroupCut& cut : outer.groups) {
+    StageFronts& kind = fronts(outer, cut);
+    kind.start(rough);
+    stages_.kinds.insert(stages_.kinds.end(), cut.stages, &kind);
+    stages_.cuts.insert(stages_.cuts.end(), cut.stages, &cut);
+  }
 }
 
-void OuterSolver::forget(const Outer& outer) {
-  for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
+void OuterSolver::forget() {
+  for (StageFronts* kind : stages_.kinds) kind->forget();
 }
 
-const Tail* OuterSolver::best_tail(const Outer& outer, const Stages& of, double most, std::deque<Tail>& tails) {
-  const auto& [kinds, cuts] = of;
+const Tail* OuterSolver::best_tail(const Outer& outer, double most, std::deque<Tail>& tails) {
+  const auto& [kinds, cuts] = stages_;
   const int stages = outer.stages();
   const int blocks = static_cast<int>(cost_model_.repeat_of().size());
   const Prefix prefix(cost_model_.repeat_of(), kinds, cuts);
@@ -174,8 +161,8 @@ double OuterSolver::message(const Outer& outer, const GroupCut& from, const Grou
   return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
 }
 
-plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
-  const std::vector<const GroupCut*>& cuts = of.cuts;
+plan::Plan OuterSolver::frame_of(const Outer& outer) {
+  const std::vector<const GroupCut*>& cuts = stages_.cuts;
   plan::Plan plan = search::frame_of(problem_, outer.micro_batches, outer.schedule);
   int of_cut = 0;
   std::map<int, int> next;  // device of each group
@@ -201,11 +188,11 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
   return plan;
 }
 
-plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
-  plan::Plan plan = frame_of(outer, of);
+plan::Plan OuterSolver::plan_of(const Outer& outer, const Tail* tail) {
+  plan::Plan plan = frame_of(outer);
   int first = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s, tail = tail->next)
-    for (const plan::Strategy& strategy : of.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}))
+    for (const plan::Strategy& strategy : stages_.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}))
       add_block(plan.stages[s], first++, strategy);
   return plan;
 }

@@ -8,9 +8,7 @@
 #include <memory>
 #include <memory_resource>
 #include <optional>
-#include <span>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "cost/cost_model.hpp"
@@ -57,7 +55,7 @@ class OuterSolver {
   bool possible(const Outer& outer) const {
     return std::ranges::all_of(outer.groups, [&](const GroupCut& cut) { return options_.at(outer.ranks(cut)).possible; });
   }
-  // No plan of the outer choice is faster, with memory left aside.
+  // No plan of the outer choice is faster, with memory left aside. Infinite when a block has no option.
   double bound(const Outer& outer);
   // Lagrange's bound on the same with memory. With a share a for each stage, however the blocks are dealt to stages that keep to
   // their memory,
@@ -86,43 +84,47 @@ class OuterSolver {
   Found recut(Found found);
 
  private:
+  using Kinds = std::vector<StageFronts*>;
   // By pipeline rank: the fronts of its kind, and what it stands on.
   struct Stages {
-    std::vector<StageFronts*> kinds;
+    Kinds kinds;
     std::vector<const GroupCut*> cuts;
   };
-  Stages stages_of(const Outer& outer);
+  // The outer choice whose plans are asked about from here on, until forget().
   void start(const Outer& outer, bool rough);
-  void forget(const Outer& outer);
+  void forget();
   // The stages of which the busiest and the fill take least together, and no more than `most`; in `tails`.
-  const Tail* best_tail(const Outer& outer, const Stages& of, double most, std::deque<Tail>& tails);
+  const Tail* best_tail(const Outer& outer, double most, std::deque<Tail>& tails);
   static std::vector<int> cuts_of(const Tail* tail);
   // Seconds of both passes of a micro-batch through a block at the degrees of a uniform space, at least.
   double passes(const Outer& outer, const GroupCut& cut, int repeat);
   // The same bound with the blocks cut so.
-  double least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts);
+  double least_step(const Outer& outer, const std::vector<int>& cuts);
   // Nothing where a stage does not fit its memory; so the next.
-  std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts, bool delayed);
-  std::optional<plan::Plan> plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
+  std::optional<Found> simulated(const Outer& outer, const std::vector<int>& cuts, bool delayed);
+  std::optional<plan::Plan> plan_of(const Outer& outer, const std::vector<int>& cuts);
+  Found predicted(const Outer& outer, plan::Plan plan, const std::vector<int>& cuts);
   // `best`: a plan of the same outer choice. Whether it was replaced.
   bool replace_if_shorter(Found& best, plan::Plan plan, const std::vector<int>& cuts);
 
   // Of the groups of an outer choice.
-  using Kinds = std::vector<StageFronts*>;
-  // None when a block has no option on one of them.
   Kinds kinds_of(const Outer& outer);
   // How fast the stages of each group run the model, those of the first being 1. Bounds hold with any shares; these are near the best.
   std::vector<double> shares_of(const Kinds& kinds) const;
+  // Bytes that a pipeline rank may hold besides its process.
+  double room(const GroupCut& cut) const {
+    return problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices);
+  }
   // Whether the blocks do not fit all stages' memory together, however they are dealt.
   bool too_large(const Outer& outer);
   double least_warm_up(const Kinds& kinds) const;
-  // Over all blocks, of what each takes at least on one of `on`: `least(one of them, repeat)`.
-  template <typename On, typename Least>
-  double sum_of_least(const On& on, const Least& least) const {
+  // Over all blocks, of what each takes at least on one of `count` kinds: `least(index of the kind, repeat)`.
+  template <typename Least>
+  double sum_of_least(std::size_t count, const Least& least) const {
     double out = 0;
     for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
       double each = kNever;
-      for (const auto& one : on) each = std::min(each, least(one, static_cast<int>(r)));
+      for (std::size_t kind = 0; kind < count; ++kind) each = std::min(each, least(kind, static_cast<int>(r)));
       out += problem_.model.repeats[r].count * each;
     }
     return out;
@@ -132,8 +134,8 @@ class OuterSolver {
   StageFronts& fronts(const Outer& outer, const GroupCut& cut);
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block);
   // What a plan of the outer choice is, but for its stages' blocks. Each stage here is a pipeline rank.
-  plan::Plan frame_of(const Outer& outer, const Stages& of);
-  plan::Plan plan_of(const Outer& outer, const Stages& of, const Tail* tail);
+  plan::Plan frame_of(const Outer& outer);
+  plan::Plan plan_of(const Outer& outer, const Tail* tail);
 
   // Of outer choices with several stages a rank.
 
@@ -144,7 +146,7 @@ class OuterSolver {
     std::vector<const StageEntry*> entries;      // by pipeline rank
     std::vector<std::vector<Segment>> segments;  // by pipeline rank
   };
-  std::optional<Found> solve_chunks(const Outer& outer, double most, bool rough);
+  std::optional<RankEntries> best_entries(const Outer& outer, double most, bool rough);
   // The best with the blocks cut so, of no more than `most` seconds without the host's.
   std::optional<RankEntries> best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most);
   // Of those that fit at every moment of the schedule.
@@ -160,6 +162,7 @@ class OuterSolver {
   const AllOptions& options_;
   Effort effort_;
   cost::CostModel cost_model_;
+  Stages stages_;                                  // of the outer choice that has been started
   std::pmr::unsynchronized_pool_resource memory_;  // of the fronts' entries, which come and go with every outer choice
   std::map<std::tuple<StageRanks, plan::Schedule, int>, std::unique_ptr<StageFronts>> fronts_;
   std::map<std::tuple<plan::Schedule, int, int, std::int64_t>, Peaks> peaks_;

@@ -94,9 +94,7 @@ void give_own_order(plan::Plan& plan, cost::CostModel& cost_model, double memory
 }  // namespace
 
 bool OuterSolver::replace_if_shorter(Found& best, plan::Plan plan, const std::vector<int>& cuts) {
-  Found other{best.outer, kNever, std::move(plan), cuts};
-  other.plan.predicted = sim::predict(other.plan, cost_model_);
-  other.step = other.plan.predicted->step.value;
+  Found other = predicted(*best.outer, std::move(plan), cuts);
   if (other.step >= best.step * (1 - kEqual)) return false;
   // An order is made for the room that one cut of the blocks leaves; another may leave less.
   if (cost::fullest_rank(other.plan, other.plan.predicted->memory, problem_.cluster).share > problem_.space.memory) return false;
@@ -110,7 +108,6 @@ Found OuterSolver::tuned(Found found) {
   plan::Plan plan = found.plan;
   plan.schedule = schedule_of(outer, plan);
   Found best = found;
-  const Stages stages = stages_of(outer);
   const Placement placement{outer.stages(), outer.chunks, plan.schedule};
   start(outer, true);
   std::int64_t simulated = 0;
@@ -129,7 +126,7 @@ Found OuterSolver::tuned(Found found) {
       for (int rank = 0; rank < placement.ranks; ++rank)
         for (const std::vector<int>& cuts : moves_from(best.cuts, placement, rank)) {
           if (simulated > kSimulated) break;
-          std::optional<plan::Plan> other = plan_of(outer, stages, cuts);
+          std::optional<plan::Plan> other = plan_of(outer, cuts);
           if (!other) continue;
           other->schedule = plan.schedule;
           other->order = plan.order;
@@ -139,7 +136,7 @@ Found OuterSolver::tuned(Found found) {
     }
     plan = best.plan;
   }
-  forget(outer);
+  forget();
   return best.step < found.step * (1 - kGain) ? best : found;
 }
 
@@ -147,7 +144,6 @@ Found OuterSolver::recut(Found found) {
   const Outer& outer = *found.outer;
   if (!problem_.space.own_orders || outer.stages() == 1) return found;
   Found best = found;
-  const Stages stages = stages_of(outer);
   const Placement placement{outer.stages(), outer.chunks, schedule_of(outer, found.plan)};
   start(outer, true);
   std::vector<std::vector<int>> ways = all_cuts(found.cuts.back(), placement.stages(), kMostWays);
@@ -160,7 +156,7 @@ Found OuterSolver::recut(Found found) {
     for (int stage = 0; stage < placement.stages(); ++stage) {
       const int rank = placement.rank_of(stage);
       for (int block = cuts[stage]; block < cuts[stage + 1]; ++block)
-        busy[rank] += stages.kinds[rank]->least_busy(cost_model_.repeat_of()[block]);
+        busy[rank] += stages_.kinds[rank]->least(cost_model_.repeat_of()[block]).busy;
     }
     return std::pair(std::ranges::max(busy), std::inner_product(busy.begin(), busy.end(), busy.begin(), 0.0));
   };
@@ -170,14 +166,14 @@ Found OuterSolver::recut(Found found) {
   by_unevenness.resize(std::min(by_unevenness.size(), kTunedCuts));
   for (const auto& [busy, cuts] : by_unevenness) {
     if (busy.first > best.step || is_set(problem_.stop)) break;
-    std::optional<plan::Plan> plan = plan_of(outer, stages, *cuts);
+    std::optional<plan::Plan> plan = plan_of(outer, *cuts);
     if (!plan) continue;
     plan->schedule = placement.schedule;
     plan->delayed_exchange = found.plan.delayed_exchange;
     give_own_order(*plan, cost_model_, problem_.space.memory);
     replace_if_shorter(best, std::move(*plan), *cuts);
   }
-  forget(outer);
+  forget();
   return best.step < found.step * (1 - kGain) ? best : found;
 }
 

@@ -19,18 +19,16 @@ Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, 
   cost::CostModel cost_model(model, train, cluster, profile);
   const auto step_of = [&](const plan::Plan& plan) { return sim::simulate(plan, cost_model).result.step; };
   Seconds shortest = step_of(result.best);
-  // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
-  const auto shorter = [&](const plan::Plan& plan) {
-    if (is_set(stop) || plan.predicted->step > kClose * shortest) return false;
-    const Seconds step = step_of(plan);
-    if (step >= shortest) return false;
-    shortest = step;
-    return true;
-  };
   Candidate* faster = nullptr;
   for (std::vector<Candidate>* candidates : {&result.runners_up, &result.close})
-    for (Candidate& candidate : *candidates)
-      if (shorter(candidate.plan)) faster = &candidate;
+    for (Candidate& candidate : *candidates) {
+      // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
+      if (is_set(stop) || candidate.step() > kClose * shortest) continue;
+      const Seconds step = step_of(candidate.plan);
+      if (step >= shortest) continue;
+      shortest = step;
+      faster = &candidate;
+    }
   if (faster == nullptr) return shortest;
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);
@@ -48,9 +46,8 @@ Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, 
 void keep_within_measured(SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
   const auto within = [&](const Candidate& candidate) { return cost::within_measured(candidate.plan, model, cluster); };
   if (cost::within_measured(result.best, model, cluster) || std::ranges::any_of(result.runners_up, within)) return;
-  auto best = result.close.end();
-  for (auto candidate = result.close.begin(); candidate != result.close.end(); ++candidate)
-    if (within(*candidate) && (best == result.close.end() || candidate->step() < best->step())) best = candidate;
+  std::ranges::stable_sort(result.close, {}, &Candidate::step);
+  const auto best = std::ranges::find_if(result.close, within);
   if (best == result.close.end()) return;
   result.runners_up.push_back(std::move(*best));
   result.close.erase(best);

@@ -1,7 +1,6 @@
 // The last word on a search: its best plans against the clock, and against what was measured.
 #pragma once
 
-#include "plan/plan.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 

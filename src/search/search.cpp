@@ -6,15 +6,13 @@
 #include <limits>
 #include <set>
 
-#include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
-#include "search/delayed.hpp"
+#include "search/as_trained.hpp"
 #include "search/devices.hpp"
 #include "search/exhausted.hpp"
-#include "search/front.hpp"
-#include "search/length_prices.hpp"
 #include "search/serving.hpp"
 #include "search/templates.hpp"
 
@@ -75,13 +73,15 @@ class PlanSearch {
 
   SearchResult run() {
     check_given(job_, cluster_, devices_);
-    return job_.data.lengths ? run_lengths() : space_.uniform ? run_uniform() : run_free();
+    SearchResult out;
+    job_.data.lengths ? run_lengths(out) : space_.uniform ? run_uniform(out) : run_free(out);
+    finish(out);
+    return out;
   }
 
  private:
   // The best plan of each degrees.
-  SearchResult run_uniform() {
-    SearchResult out;
+  void run_uniform(SearchResult& out) {
     BlockAnswer answer = search_all(options_.top, out);
     std::set<std::string> fitting;
     for (plan::Plan& plan : answer.plans) {
@@ -90,21 +90,17 @@ class PlanSearch {
       add(family, std::move(plan));
     }
     if (options_.top > 0) add_too_large(std::move(fitting), out.too_large);
-    finish(out);
-    return out;
   }
 
   // Of samples of different lengths: the best of each degrees, whatever micro-batches. What it takes to deal samples depends on how many
   // ranks may share one, and on how many tokens a rank holds at once, and little on what a step of samples of one length takes.
-  SearchResult run_lengths() {
-    SearchResult out;
+  void run_lengths(SearchResult& out) {
     const std::vector<BlockSpace> ways = ways_to_share();
     for (const BlockSpace& way : ways) {
       if (out_of_time() && !found_.empty()) break;
       try {
         BlockProblem problem = problem_of(job_, cluster_, way, std::max(kOfAWay, options_.effort / static_cast<std::int64_t>(ways.size())));
         problem.top = kFurtherPlans;
-        problem.give_up = true;
         problem.watch = options_.watch;
         BlockAnswer answer = search(problem);
         out.considered += answer.considered;
@@ -115,12 +111,9 @@ class PlanSearch {
         if (error.code() != ErrorCode::invalid_config) throw;
       }
     }
-    if (found_.empty()) {
-      BlockAnswer answer = search_all(options_.top, out);
-      for (plan::Plan& plan : answer.plans) add(family_of(plan), std::move(plan));
-    }
-    finish(out);
-    return out;
+    if (!found_.empty()) return;
+    BlockAnswer answer = search_all(options_.top, out);
+    for (plan::Plan& plan : answer.plans) add(family_of(plan), std::move(plan));
   }
 
   // Unless it is clear that its family has a better one.
@@ -139,36 +132,24 @@ class PlanSearch {
     if (options_.watch != nullptr) options_.watch->found(step);
   }
 
-  std::int64_t most_ranks() const {
-    std::int64_t out = 1;
-    for (const int g : devices_.groups) {
-      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(g)];
-      const std::vector<NodeRanks>& listed = devices_.node_ranks[static_cast<std::size_t>(g)];
-      for (const NodeRanks& ranks : listed.empty() ? std::vector<NodeRanks>{{group.devices_per_node}} : listed)
-        out = std::max(out, std::int64_t{ranks.count} * std::min(group.nodes, ranks.most_nodes));
-    }
-    return out;
-  }
-
   // The space, for each number of ranks that share a sample at most, each number of micro-batches, and each way to exchange.
   std::vector<BlockSpace> ways_to_share() const {
     std::vector<BlockSpace> out;
-    for (const std::int64_t degree :
-         space_.given.context > 0 ? std::vector<std::int64_t>{space_.given.context} : plan::divisors_of(most_ranks())) {
+    int most = 1;
+    for (const int group : devices_.groups) most = std::max(most, most_ranks(cluster_.groups[group], devices_.node_ranks[group]));
+    for (const std::int64_t degree : space_.given.context > 0 ? std::vector<std::int64_t>{space_.given.context} : plan::divisors_of(most)) {
       if (degree > space_.most_context) continue;
       for (const std::int64_t micro_batches : plan::divisors_of(job_.train.global_batch)) {
         if (!GivenDegrees::allows(space_.given.micro_batches, micro_batches)) continue;
         BlockSpace way = space_;
         way.given.context = static_cast<int>(degree);
         way.given.micro_batches = micro_batches;
-        if (degree == 1 || way.context) {
+        if (degree > 1 && !space_.context) {
+          way.context = model::ContextKind::ring;
           out.push_back(way);
-          continue;
+          way.context = model::ContextKind::ulysses;
         }
-        for (const model::ContextKind context : {model::ContextKind::ring, model::ContextKind::ulysses}) {
-          way.context = context;
-          out.push_back(way);
-        }
+        out.push_back(way);
       }
     }
     return out;
@@ -181,16 +162,15 @@ class PlanSearch {
     space.memory = kMostShown;
     BlockProblem problem = problem_of(job_, cluster_, space, options_.effort / 4);
     problem.top = options_.top;
-    problem.give_up = true;
     const auto fits = [&](const plan::Plan& plan) { return fullest(plan, cluster_).share() <= 1; };
     for (plan::Plan& plan : search(problem).plans)
       if (const std::string family = family_of(plan); !fits(plan) && seen.insert(family).second) out.push_back({std::move(plan), family});
   }
 
-  SearchResult run_free() {
-    SearchResult out;
+  void run_free(SearchResult& out) {
     BlockAnswer best = search_all(kFurtherPlans, out);
-    out.bound = best.bound;
+    // The search counts with exchanges at the end of each step, and its bound holds for those alone.
+    if (!may_delay(job_)) out.bound = best.bound;
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
     for (const int group : devices_.groups) add_template(group);
@@ -208,10 +188,6 @@ class PlanSearch {
           if (error.code() != ErrorCode::invalid_config) throw;
         }
       }
-    finish(out);
-    // The search counts with exchanges at the end of each step, and its bound holds for those alone.
-    out.bound = may_delay(job_) ? 0 : std::min(out.bound, out.best.predicted->step.value);
-    return out;
   }
 
   // The best of what was found, the front and the runners-up.
@@ -224,6 +200,7 @@ class PlanSearch {
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
+    out.bound = std::min(out.bound, out.best.predicted->step.value);
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
     order_by_links(out.best, cluster_, profile_);
     for (Candidate& candidate : out.runners_up) order_by_links(candidate.plan, cluster_, profile_);
@@ -250,6 +227,7 @@ class PlanSearch {
   BlockAnswer search_all(int top, SearchResult& out) {
     BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
     problem.top = top;
+    problem.give_up = false;
     problem.watch = options_.watch;
     if (options_.seconds > 0) {
       problem.effort = 0;
@@ -260,13 +238,19 @@ class PlanSearch {
       answer = search(problem);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_config || !fixed()) throw;
-      throw nothing_divides();
+      throw Error(ErrorCode::invalid_config,
+                  text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name,
+                       " and a global batch of ", job_.train.global_batch),
+                  job_.parallel.where,
+                  std::ranges::all_of(space_.schedules, cost::several_stages_a_rank)
+                      ? "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline"
+                      : "degrees that divide them",
+                  "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner");
     }
     out.considered = answer.considered;
     if (answer.plans.empty()) {
       if (is_set(stop())) throw Error(ErrorCode::interrupted, "stopped before the search had found a plan");
-      const auto [factor, smallest] = smallest_plan();
-      throw nothing_fits(factor, smallest);
+      throw nothing_fits();
     }
     return answer;
   }
@@ -276,17 +260,6 @@ class PlanSearch {
   bool out_of_time() const { return is_set(stop()) || (options_.seconds > 0 && seconds_left() <= 0); }
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
-
-  Error nothing_divides() const {
-    return {ErrorCode::invalid_config,
-            text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ",
-                 job_.train.global_batch),
-            job_.parallel.where,
-            std::ranges::all_of(space_.schedules, cost::several_stages_a_rank)
-                ? "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline"
-                : "degrees that divide them",
-            "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
-  }
 
   // The plan of a family that would fit with the least multiple of the memory.
   void add_too_large(const Family& family, std::vector<Candidate>& out) const {
@@ -310,6 +283,7 @@ class PlanSearch {
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
+            .give_up = true,
             .stop = stop(),
             .clock = options_.clock,
             .optimizer = job.train.optimizer,
@@ -320,18 +294,14 @@ class PlanSearch {
   BlockAnswer searched(const BlockSpace& space, std::int64_t effort) const {
     BlockProblem problem = problem_of(job_, cluster_, space, effort);
     problem.watch = options_.watch;
-    if (options_.seconds > 0) {
-      problem.seconds = seconds_left() / 2;
-      problem.give_up = true;
-    }
+    problem.give_up = options_.seconds > 0;
+    if (options_.seconds > 0) problem.seconds = seconds_left() / 2;
     return search(problem);
   }
 
   // For whether anything fits.
   BlockAnswer any_plan(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) const {
-    BlockProblem problem = problem_of(job, cluster, space, kEnough);
-    problem.give_up = true;
-    return search(problem);
+    return search(problem_of(job, cluster, space, kEnough));
   }
 
   bool fits_somehow(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) const {
@@ -387,10 +357,10 @@ class PlanSearch {
     return out;
   }
 
-  // Plans for less memory than there is.
+  // Also of plans for less memory than there is.
   std::vector<FrontPoint> front() {
-    Front front;
-    for (const Candidate& candidate : found_) front.add(front_point(candidate.plan, candidate.family, cluster_));
+    std::vector<FrontPoint> out;
+    for (const Candidate& candidate : found_) out.push_back(front_point(candidate.plan, candidate.family, cluster_));
     for (const double share : kShares) {
       BlockSpace space = space_;
       space.memory = share;
@@ -398,9 +368,9 @@ class PlanSearch {
       const BlockAnswer answer = searched(space, options_.effort / 4);
       if (answer.plans.empty()) break;
       const std::string family = space_.uniform ? family_of(answer.plans.front()) : "blocks cut one by one";
-      front.add(front_point(as_trained(answer.plans.front()), family, cluster_));
+      out.push_back(front_point(as_trained(answer.plans.front()), family, cluster_));
     }
-    return front.points();
+    return front_of(std::move(out));
   }
 
   // The least multiple of the devices' memory with which some plan fits, and the plan; 0 when none is found.
@@ -450,8 +420,8 @@ class PlanSearch {
     return fits({}) ? "parallel: auto" : "";
   }
 
-  // `smallest` needs `factor` times the memory; 0 and nothing where no plan is known at all.
-  Error nothing_fits(double factor, const std::optional<plan::Plan>& smallest) {
+  Error nothing_fits() {
+    const auto [factor, smallest] = smallest_plan();
     std::vector<std::string> ideas;
     if (fixed())
       if (const std::string less = superfluous(); !less.empty()) ideas.push_back(less);

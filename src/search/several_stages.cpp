@@ -1,6 +1,5 @@
 // Outer choices whose pipeline ranks have several stages each: interleaved and V-shaped schedules.
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "plan/schedule/schedule.hpp"
@@ -16,16 +15,6 @@ constexpr int kMostCuts = 500;
 constexpr std::int64_t kRounds = 4;
 
 Placement placement_of(const Outer& outer) { return {outer.stages(), outer.chunks, outer.schedule}; }
-
-// Of a pipeline rank, in model order.
-std::vector<Segment> segments_of(const Placement& placement, int rank, const std::vector<int>& cuts) {
-  std::vector<Segment> out;
-  for (int chunk = 0; chunk < placement.chunks; ++chunk) {
-    const int stage = stage_at(placement.schedule, rank, chunk, placement.ranks);
-    out.push_back({cuts[stage], cuts[stage + 1]});
-  }
-  return out;
-}
 
 // By chunk: at the moments with most micro-batches in flight, on average.
 std::vector<double> mean_of_fullest(const std::vector<std::vector<int>>& peaks) {
@@ -93,28 +82,30 @@ std::vector<const StageEntry*> OuterSolver::fitting(const Outer& outer, int pipe
 
 std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most) {
   const Placement placement = placement_of(outer);
-  const Stages of = stages_of(outer);
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
   std::vector<double> message(placement.ranks, 0.0);  // seconds
   for (int stage = 0; stage + 1 < placement.stages(); ++stage) {
     const int from = placement.rank_of(stage), to = placement.rank_of(stage + 1);
-    if (from != to) message[from] += this->message(outer, *of.cuts[from], *of.cuts[to], cuts[stage + 1]);
+    if (from != to) message[from] += this->message(outer, *stages_.cuts[from], *stages_.cuts[to], cuts[stage + 1]);
   }
   RankEntries out;
   out.cuts = cuts;
   std::vector<double> warm_up;  // at least, by rank
   double busiest = 0;
   for (int rank = 0; rank < placement.ranks; ++rank) {
-    const StageFronts& fronts = *of.kinds[rank];
+    const StageFronts& fronts = *stages_.kinds[rank];
     const double sends = message[rank];
     double busy = fronts.busy_of(sends);
     double fill = fronts.warm_up_of(sends);
-    out.segments.push_back(segments_of(placement, rank, cuts));
-    for (const Segment& segment : out.segments.back())
-      for (int block = segment.first; block < segment.last; ++block) {
-        busy += fronts.least_busy(repeat_of[block]);
-        fill += fronts.least_warm_up(repeat_of[block]);
+    std::vector<Segment>& segments = out.segments.emplace_back();
+    for (int chunk = 0; chunk < placement.chunks; ++chunk) {
+      const int stage = stage_at(placement.schedule, rank, chunk, placement.ranks);
+      segments.push_back({cuts[stage], cuts[stage + 1]});
+      for (int block = cuts[stage]; block < cuts[stage + 1]; ++block) {
+        busy += fronts.least(repeat_of[block]).busy;
+        fill += fronts.least(repeat_of[block]).warm_up;
       }
+    }
     busiest = std::max(busiest, busy);
     warm_up.push_back(fill);
   }
@@ -128,7 +119,7 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
   };
   std::vector<Way> ways;
   for (int rank = 0; rank < placement.ranks; ++rank) {
-    StageFronts& fronts = *of.kinds[rank];
+    StageFronts& fronts = *stages_.kinds[rank];
     const std::vector<const StageEntry*> entries = fitting(outer, rank, fronts, out.segments[rank], most - all + warm_up[rank]);
     if (entries.empty()) return {};
     for (const StageEntry* entry : entries)
@@ -157,21 +148,20 @@ std::optional<OuterSolver::RankEntries> OuterSolver::best_of_cut(const Outer& ou
 
 std::vector<std::vector<int>> OuterSolver::first_cuts(const Outer& outer) {
   const Placement placement = placement_of(outer);
-  const Stages of = stages_of(outer);
-  const StageFronts& first = *of.kinds.front();
+  const StageFronts& first = *stages_.kinds.front();
   const std::vector<int>& repeat_of = cost_model_.repeat_of();
   const int blocks = static_cast<int>(repeat_of.size());
   std::vector<double> busy;
-  for (const int repeat : repeat_of) busy.push_back(first.least_busy(repeat));
-  const double send = first.busy_of(message(outer, *of.cuts.front(), *of.cuts.back(), blocks / 2));
-  std::vector<std::vector<int>> out = {balanced_cuts(busy, send, shares_of(of.kinds), placement), even_cuts(blocks, placement.stages())};
+  for (const int repeat : repeat_of) busy.push_back(first.least(repeat).busy);
+  const double send = first.busy_of(message(outer, *stages_.cuts.front(), *stages_.cuts.back(), blocks / 2));
+  std::vector<std::vector<int>> out = {balanced_cuts(busy, send, shares_of(stages_.kinds), placement),
+                                       even_cuts(blocks, placement.stages())};
   if (blocks - 2 >= placement.stages()) out.push_back(even_inner_cuts(blocks, placement.stages()));
   return out;
 }
 
-std::optional<Found> OuterSolver::solve_chunks(const Outer& outer, double most, bool rough) {
+std::optional<OuterSolver::RankEntries> OuterSolver::best_entries(const Outer& outer, double most, bool rough) {
   const Placement placement = placement_of(outer);
-  start(outer, rough);
   std::optional<RankEntries> best;
   const auto try_cuts = [&](const std::vector<std::vector<int>>& ways) {
     bool better = false;
@@ -191,23 +181,16 @@ std::optional<Found> OuterSolver::solve_chunks(const Outer& outer, double most, 
     const auto busiest = std::ranges::max_element(best->entries, {}, &StageEntry::busy);
     if (!try_cuts(moves_from(best->cuts, placement, static_cast<int>(busiest - best->entries.begin())))) break;
   }
-  std::optional<Found> out;
-  if (best) {
-    out = Found{&outer, best->step + host(outer), plan_of(outer, *best)};
-    out->plan.predicted = predict(out->plan, cost_model_);
-  }
-  forget(outer);
-  return out;
+  return best;
 }
 
 plan::Plan OuterSolver::plan_of(const Outer& outer, const RankEntries& ranks) {
   const Placement placement = placement_of(outer);
-  const Stages of = stages_of(outer);
-  plan::Plan plan = frame_of(outer, of);
+  plan::Plan plan = frame_of(outer);
   std::vector<plan::Stage> stages(placement.stages());
   for (int rank = 0; rank < placement.ranks; ++rank) {
     const std::vector<Segment>& segments = ranks.segments[rank];
-    const std::vector<plan::Strategy> strategies = of.kinds[rank]->strategies(*ranks.entries[rank], segments);
+    const std::vector<plan::Strategy> strategies = stages_.kinds[rank]->strategies(*ranks.entries[rank], segments);
     auto strategy = strategies.begin();
     for (int chunk = 0; chunk < placement.chunks; ++chunk) {
       const Segment& segment = segments[chunk];

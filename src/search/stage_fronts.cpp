@@ -40,23 +40,18 @@ StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_mode
       splits_backward_(plan::splits_backward(schedule)) {
   for (const std::vector<BlockOption>& of_block : options.blocks) {
     priced_.emplace_back();
-    double busy = kNever;
-    double warm_up = busy;
-    double bytes = busy;
+    Least& least = least_.emplace_back();
     for (const BlockOption& option : of_block) {
       Priced& priced = priced_.back().emplace_back();
       priced.warm_up = shares_.forward * option.forward + shares_.backward * option.backward;
       priced.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - priced.warm_up + option.once;
-      busy = std::min(busy, priced.busy);
-      warm_up = std::min(warm_up, priced.warm_up);
-      bytes = std::min(bytes, option.fixed + saved_of(option));
+      least.busy = std::min(least.busy, priced.busy);
+      least.warm_up = std::min(least.warm_up, priced.warm_up);
+      least.bytes = std::min(least.bytes, option.fixed + saved_of(option));
     }
-    least_busy_.push_back(busy);
-    least_warm_up_.push_back(warm_up);
-    least_bytes_.push_back(bytes);
   }
   double work = 0;
-  for (const int repeat : cost_model.repeat_of()) work += least_busy(repeat) + least_warm_up(repeat);
+  for (const int repeat : cost_model.repeat_of()) work += least(repeat).busy + least(repeat).warm_up;
   prices_ = {0};
   for (int power = -kPrices; power <= kPrices; ++power) prices_.push_back(std::ldexp(work / limit_, power));
 }

@@ -64,11 +64,14 @@ class StageFronts {
   StageFronts(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks, plan::Schedule schedule, int chunks,
               const StageOptions& options, Effort& effort, std::pmr::memory_resource& memory);
 
-  // Over the options of a block (index into ModelSpec::repeats).
-  double least_busy(int repeat) const { return least_busy_[repeat]; }
-  double least_warm_up(int repeat) const { return least_warm_up_[repeat]; }
-  // Bytes, with one micro-batch in flight.
-  double least_bytes(int repeat) const { return least_bytes_[repeat]; }
+  // Each by itself over the options of a block.
+  struct Least {
+    double busy = kNever;
+    double warm_up = kNever;
+    double bytes = kNever;  // with one micro-batch in flight
+  };
+  // `repeat`: index into ModelSpec::repeats.
+  const Least& least(int repeat) const { return least_[repeat]; }
   // What a message of one micro-batch in both directions adds.
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - warm_up_of(seconds); }
   double warm_up_of(double seconds) const { return shares_.backward * seconds; }
@@ -176,12 +179,10 @@ class StageFronts {
   const StageOptions& listed_;
   cost::WarmUp shares_;
   std::int64_t samples_ = 1;
-  double limit_ = 0;                         // bytes for states, activations, workspace and buffers
-  double host_ = 0;                          // seconds of each micro-batch
-  std::vector<std::vector<Priced>> priced_;  // by repeat and option
-  std::vector<double> least_busy_;
-  std::vector<double> least_warm_up_;
-  std::vector<double> least_bytes_;
+  double limit_ = 0;                           // bytes for states, activations, workspace and buffers
+  double host_ = 0;                            // seconds of each micro-batch
+  std::vector<std::vector<Priced>> priced_;    // by repeat and option
+  std::vector<Least> least_;                   // by repeat
   std::vector<std::vector<double>> reshards_;  // by repeat, by layouts before and after; negative: not known yet
   std::pmr::deque<StageEntry> entries_;
   std::vector<double> prices_;           // of a byte, in seconds

@@ -9,7 +9,6 @@
 #include "search/depths.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
-#include "search/stage_fronts.hpp"
 
 namespace tessera::search {
 namespace {
@@ -24,7 +23,9 @@ class Templates {
 
   std::optional<plan::Plan> best() {
     for (int nodes = group_.nodes; nodes > 0; --nodes) {
-      if (nodes < group_.nodes && !(problem_.space.idle_nodes && may_work_alone(nodes))) continue;
+      // The others of the group are then left out. Of many only round numbers.
+      const bool may_work_alone = problem_.space.idle_nodes && (nodes <= kMostCounted || nodes == round_number(nodes));
+      if (nodes < group_.nodes && !may_work_alone) continue;
       devices_ = nodes * group_.devices_per_node;
       if (worth(work_.step(space_.group, devices_, 1, 1, {}))) of_devices();
     }
@@ -32,44 +33,34 @@ class Templates {
   }
 
  private:
-  // The others of the group are then left out. Of many only round numbers.
-  static bool may_work_alone(int nodes) { return nodes <= kMostCounted || nodes == round_number(nodes); }
-
   // Whether a plan that takes so long at least may be the best.
   bool worth(double least) const { return !best_ || least < best_->predicted->step.value; }
   bool out_of_time() const { return is_set(problem_.stop) || (space_.deadline && problem_.clock->now() > *space_.deadline); }
 
   void of_devices() {
-    ranks_.clear();
-    const int blocks = problem_.model.block_count();
-    const GivenDegrees& given = problem_.space.given;
+    const BlockSpace& space = problem_.space;
+    const GivenDegrees& given = space.given;
+    const int cp = std::max(1, given.context);
     for (const std::int64_t stages : plan::divisors_of(devices_))
       for (const std::int64_t tp : plan::divisors_of(devices_ / stages)) {
+        const std::int64_t dp = devices_ / (stages * tp * cp);
+        if (stages * tp * cp * dp != devices_ || !GivenDegrees::allows(given.data, dp)) continue;
         if (!GivenDegrees::allows(given.stages, stages) || !GivenDegrees::allows(given.tensor, tp)) continue;
-        if (stages > std::min(blocks, space_.most_stages) || !all_divide(tp) ||
-            tp > std::min({group_.domain(), space_.most_tensor, problem_.space.most_tensor}))
+        if (stages > std::min(problem_.model.block_count(), space.most_stages) || tp > std::min(group_.domain(), space.most_tensor) ||
+            cp > space.most_context || !all_cut(tp, cp))
           continue;
-        for (const std::int64_t cp : plan::divisors_of(devices_ / stages / tp)) {
-          const std::int64_t dp = devices_ / stages / tp / cp;
-          if (cp > std::min(problem_.space.most_context, std::max(given.context, space_.most_context)) || !all_cut(tp, cp) ||
-              !GivenDegrees::allows(given.context, cp) || !GivenDegrees::allows(given.data, dp))
-            continue;
-          for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
-            if (!out_of_time() && problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
-              consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
-        }
+        for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
+          if (!out_of_time() && problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
+            consider(static_cast<int>(stages), static_cast<int>(tp), cp, static_cast<int>(dp), count);
       }
   }
 
-  bool all_divide(std::int64_t tp) const {
-    return std::ranges::all_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
-      return tensor_of(problem_.space, repeat.block, tp) == tp && !plan::tensor_fault(problem_.model, repeat.block, tp);
-    });
-  }
   bool all_cut(std::int64_t tp, std::int64_t cp) const {
+    const BlockSpace& space = problem_.space;
     return std::ranges::all_of(problem_.model.repeats, [&](const model::Repeat& repeat) {
-      return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, tp, cp) &&
-             !contexts_of(problem_.space, repeat.block, tp, cp).empty();
+      const model::BlockSpec& block = repeat.block;
+      return tensor_of(space, block, tp) == tp && !plan::tensor_fault(problem_.model, block, tp) && plan::context_divides(block, cp) &&
+             sequence_parallel_of(space, block, tp, cp) && !contexts_of(space, block, tp, cp).empty();
     });
   }
 
@@ -244,11 +235,11 @@ class Templates {
 
   // `layers`: of each stage, the first ones, are computed again where the strategy says so.
   plan::Plan made(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers) {
-    if (!frame_) frame_ = frame_of(problem_, 1, {});
-    plan::Plan plan = *frame_;
+    plan::Plan plan = frame_;
     plan.micro_batches = pipeline.micro_batches;
     plan.schedule = pipeline.placement.schedule;
-    plan.ranks = ranks();
+    for (int rank = 0; rank < devices_; ++rank)
+      plan.ranks.push_back({space_.group, rank / group_.devices_per_node, rank % group_.devices_per_node});
     const int width = devices_ / pipeline.placement.ranks;
     for (int s = 0; s < pipeline.placement.stages(); ++s) {
       plan::Stage stage;
@@ -275,21 +266,13 @@ class Templates {
     return true;
   }
 
-  const std::vector<plan::RankPlace>& ranks() {
-    if (ranks_.empty())
-      for (int rank = 0; rank < devices_; ++rank)
-        ranks_.push_back({space_.group, rank / group_.devices_per_node, rank % group_.devices_per_node});
-    return ranks_;
-  }
-
   const BlockProblem& problem_;
   const TemplateSpace& space_;
   cost::CostModel& cost_model_;
   const cluster::ResourceGroup& group_;
   const LeastWork work_{problem_, cost_model_};
+  const plan::Plan frame_ = frame_of(problem_, 1, {});
   int devices_ = 0;  // that work
-  std::optional<plan::Plan> frame_;
-  std::vector<plan::RankPlace> ranks_;
   std::optional<plan::Plan> best_;
 };
 

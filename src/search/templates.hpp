@@ -3,7 +3,6 @@
 // evenly in blocks, in layers, or so that all ranks have as much to do, and only the first so many layers of each may be computed again.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -16,10 +15,7 @@ struct TemplateSpace {
   int group = 0;
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::interleaved};
   std::vector<int> zero = {0, 1};
-  bool sharding_groups = false;  // ZeRO may shard over the replicas that one domain holds
-  int most_tensor = 1 << 30;
-  int most_context = 1;
-  int most_stages = 1 << 30;
+  bool sharding_groups = false;          // ZeRO may shard over the replicas that one domain holds
   std::optional<Seconds> deadline = {};  // by the problem's clock
 };
 

@@ -26,14 +26,13 @@ bool whole_backward(plan::Schedule schedule) { return schedule == plan::Schedule
 }  // namespace
 
 double OuterSolver::least_step(const Outer& outer) {
-  const double total = sum_of_least(outer.groups, [&](const GroupCut& cut, int repeat) { return passes(outer, cut, repeat); });
+  const double total = sum_of_least(outer.groups.size(), [&](std::size_t g, int repeat) { return passes(outer, outer.groups[g], repeat); });
   const auto m = static_cast<double>(outer.micro_batches);
   return whole_backward(outer.schedule) ? total / (1 - std::pow(1 - 1 / m, outer.stages())) : total / outer.stages() * m;
 }
 
 std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent) {
   if (too_large(outer)) return {};
-  const Stages stages = stages_of(outer);
   start(outer, true);
   std::vector<std::vector<int>> ways = all_cuts(problem_.model.block_count(), outer.stages() * outer.chunks, kMostSimulated);
   std::optional<Found> best;
@@ -42,27 +41,26 @@ std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent)
       ways = first_cuts(outer);
     } else if (ways.empty()) {
       std::deque<Tail> tails;
-      if (const Tail* tail = best_tail(outer, stages, kLoose * incumbent, tails); tail != nullptr) ways.push_back(cuts_of(tail));
+      if (const Tail* tail = best_tail(outer, kLoose * incumbent, tails); tail != nullptr) ways.push_back(cuts_of(tail));
     }
     for (const std::vector<int>& cuts : ways) {
-      if (least_step(outer, stages, cuts) > std::min(incumbent, best ? best->step : kNever) * (1 + kEqual)) continue;
+      if (least_step(outer, cuts) > std::min(incumbent, best ? best->step : kNever) * (1 + kEqual)) continue;
       effort_.watch();
-      std::optional<Found> found = simulated(outer, stages, cuts, false);
+      std::optional<Found> found = simulated(outer, cuts, false);
       if (found && (!best || found->better_than(*best))) best = std::move(found);
     }
   } catch (const Effort::OutOfEffort&) {
     if (!best) throw;
   }
-  forget(outer);
+  forget();
   return best;
 }
 
 Found OuterSolver::refined(Found found) {
   const Outer& outer = *found.outer;
-  const Stages stages = stages_of(outer);
   start(outer, true);
   if (problem_.delayed_exchange)
-    if (std::optional<Found> delayed = simulated(outer, stages, found.cuts, true)) found = std::move(*delayed);
+    if (std::optional<Found> delayed = simulated(outer, found.cuts, true)) found = std::move(*delayed);
   for (bool improved = outer.stages() > 1; improved;) {
     improved = false;
     for (std::size_t s = 1; s + 1 < found.cuts.size(); ++s)
@@ -70,13 +68,13 @@ Found OuterSolver::refined(Found found) {
         std::vector<int> cuts = found.cuts;
         cuts[s] += move;
         if (cuts[s] <= cuts[s - 1] || cuts[s] >= cuts[s + 1]) continue;
-        std::optional<Found> other = simulated(outer, stages, cuts, problem_.delayed_exchange);
+        std::optional<Found> other = simulated(outer, cuts, problem_.delayed_exchange);
         if (!other || other->step >= found.step * (1 - 1e-6)) continue;
         found = std::move(*other);
         improved = true;
       }
   }
-  forget(outer);
+  forget();
   return found;
 }
 
@@ -95,31 +93,33 @@ double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) 
   return least;
 }
 
-double OuterSolver::least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts) {
+double OuterSolver::least_step(const Outer& outer, const std::vector<int>& cuts) {
   if (outer.chunks > 1) return least_step(outer);
   double out = 0;
   double before = 0;
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
     double stage = 0;
-    for (int b = cuts[s]; b < cuts[s + 1]; ++b) stage += passes(outer, *stages.cuts[s], cost_model_.repeat_of()[b]);
+    for (int b = cuts[s]; b < cuts[s + 1]; ++b) stage += passes(outer, *stages_.cuts[s], cost_model_.repeat_of()[b]);
     out = std::max(out, (whole_backward(outer.schedule) ? before : 0) + static_cast<double>(outer.micro_batches) * stage);
     before += stage;
   }
   return out;
 }
 
-std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts, bool delayed) {
-  std::optional<plan::Plan> plan = plan_of(outer, of, cuts);
+std::optional<Found> OuterSolver::simulated(const Outer& outer, const std::vector<int>& cuts, bool delayed) {
+  std::optional<plan::Plan> plan = plan_of(outer, cuts);
   if (!plan) return {};
-  Found out{&outer, kNever, std::move(*plan), cuts};
-  out.plan.delayed_exchange = delayed;
-  effort_.used += effort_of(out.plan);
-  out.plan.predicted = sim::predict(out.plan, cost_model_);
-  out.step = out.plan.predicted->step.value;
-  return out;
+  plan->delayed_exchange = delayed;
+  effort_.used += effort_of(*plan);
+  return predicted(outer, std::move(*plan), cuts);
 }
 
-std::optional<plan::Plan> OuterSolver::plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+Found OuterSolver::predicted(const Outer& outer, plan::Plan plan, const std::vector<int>& cuts) {
+  plan.predicted = sim::predict(plan, cost_model_);
+  return {&outer, plan.predicted->step.value, std::move(plan), cuts};
+}
+
+std::optional<plan::Plan> OuterSolver::plan_of(const Outer& outer, const std::vector<int>& cuts) {
   if (outer.chunks > 1) {
     const std::optional<RankEntries> entries = best_of_cut(outer, cuts, kNever);
     return entries ? std::optional(plan_of(outer, *entries)) : std::nullopt;
@@ -129,12 +129,12 @@ std::optional<plan::Plan> OuterSolver::plan_of(const Outer& outer, const Stages&
   const Tail* tail = &tails.emplace_back();
   for (int s = stages - 1; s >= 0; --s) {
     const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
-    const std::vector<const StageEntry*>& front = of.kinds[s]->front(std::array{Segment{cuts[s], cuts[s + 1], held}}, kNever);
+    const std::vector<const StageEntry*>& front = stages_.kinds[s]->front(std::array{Segment{cuts[s], cuts[s + 1], held}}, kNever);
     const auto best = std::ranges::min_element(front, {}, [](const StageEntry* entry) { return entry->busy + entry->warm_up; });
     if (best == front.end()) return {};
     tail = &tails.emplace_back(Tail{0, 0, *best, cuts[s + 1], tail});
   }
-  return plan_of(outer, of, tail);
+  return plan_of(outer, tail);
 }
 
 }  // namespace tessera::search

@@ -252,9 +252,11 @@ TEST(Job, PlacesSamplesOfMixturesOfExpertsAlone) {
 
 TEST(Job, BalancesExpertsByBiasesThatTheModelHas) {
   const auto with = [&](const std::string& keys) {
-    return read_job(ConfigNode::parse("model: {arch: deepseek, hidden: 64, layers: 2, heads: 4, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, "
-                                      "expert_ffn: 32, experts: 8, experts_per_token: 2, seq: 32, vocab: 512, " + keys + "}\n",
-                                      "t.yaml"));
+    return read_job(
+        ConfigNode::parse("model: {arch: deepseek, hidden: 64, layers: 2, heads: 4, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, "
+                          "expert_ffn: 32, experts: 8, experts_per_token: 2, seq: 32, vocab: 512, " +
+                              keys + "}\n",
+                          "t.yaml"));
   };
   EXPECT_THAT(error_of([&] { with("score_bias_rate: 0.001"); }).what(), HasSubstr("expected score_bias: true beside it"));
   EXPECT_THAT(error_of([&] { with("score_bias: true, score_bias_rate: -1"); }).what(), HasSubstr("found -1; expected 0 to 1"));

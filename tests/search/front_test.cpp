@@ -3,7 +3,7 @@
 
 #include "cost/cost_model.hpp"
 #include "plan/plan_helper.hpp"
-#include "search/front.hpp"
+#include "search/exhausted.hpp"
 #include "search/search.hpp"
 
 namespace tessera::search {
@@ -14,9 +14,9 @@ FrontPoint point(double step, int memory) { return {"f", "d", Seconds(step), Byt
 RC_GTEST_PROP(Front, KeepsExactlyWhatNothingBeats, ()) {
   const auto given = *rc::gen::container<std::vector<std::pair<int, int>>>(
       rc::gen::pair(rc::gen::inRange(1, 40), rc::gen::element(100, 200, 300, 400, 500, 900, 1200)));
-  Front front;
-  for (const auto& [step, memory] : given) front.add(point(step, memory));
-  const auto kept = front.points();
+  std::vector<FrontPoint> points;
+  for (const auto& [step, memory] : given) points.push_back(point(step, memory));
+  const auto kept = front_of(points);
   for (const auto& [step, memory] : given) {
     const bool beaten = std::any_of(given.begin(), given.end(), [&, s = step, m = memory](const auto& other) {
       return other.first <= s && other.second <= m && (other.first < s || other.second < m);

@@ -1,4 +1,5 @@
-// Internal: what passes over samples of different lengths cost under a plan.
+// Internal: what the trainer makes of a plan that the search has found: exchanges that stand beside the next step
+// (plan::Plan::delayed_exchange), and samples of different lengths.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,13 @@
 #include "plan/plan.hpp"
 
 namespace tessera::search {
+
+// Whether the search may delay the exchange of the job's plans: gradients are not clipped, samples are of one length, and `parallel:` does
+// not say delayed_exchange: false.
+bool may_delay(const model::JobSpec& job);
+
+// The plan with a prediction; with a delayed exchange where the job asks for one, or may delay it and is predicted to gain enough by it.
+plan::Plan delayed_if_faster(plan::Plan plan, const model::JobSpec& job, cost::CostModel& cost_model);
 
 // From the prices of samples of the full length: attention grows with the square of a length, all else with the length. It takes the share
 // of their seconds that the profile found, or that it has of their FLOPs. The plan has one stage, all of whose blocks have the same dp and
