@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "model/forms.hpp"
@@ -144,49 +145,31 @@ class Compiler {
     return chunk;
   }
 
+  // One group of each kind for each of its degrees, or pair of degrees.
   void add_groups() {
     for (std::size_t c = 0; c < program_.cuts.size(); ++c) {
-      add_tensor_group(program_.cuts[c]);
-      add_context_group(program_.cuts[c]);
-      add_replica_group(program_.cuts[c]);
-      if (c > 0) add_anew_group(program_.cuts[c - 1], program_.cuts[c]);
+      Cut& cut = program_.cuts[c];
+      const int replica = index_ / cut.tp_size;
+      if (cut.tp_size > 1)
+        cut.tensor_group = group_named(text("tp.stage", program_.stage, ".dp", replica, degree_suffix(cut.tp_size)), replica * cut.tp_size,
+                                       cut.tp_size, 1);
+      if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+      // Apart from those that reduce gradients, which do so beside passes.
+      if (cut.dp_size > 1 && std::any_of(blocks_.begin() + cut.first_block, blocks_.begin() + cut.last_block,
+                                         [](const BlockInstance& block) { return model::exchanges_over_replicas(*block.spec); }))
+        cut.replica_group = spaced_group("replicas", cut.dp_size, cut.context_size * cut.tp_size, cut.tp_size);
+      if (c > 0) add_anew_group(program_.cuts[c - 1], cut);
     }
     for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
-        add_data_group(run.strategy, false);
-        add_data_group(run.strategy, true);
-        add_expert_group(run);
+        const plan::Strategy& strategy = run.strategy;
+        add_data_group(strategy, false);
+        add_data_group(strategy, true);
+        if (strategy.ep > 1)
+          program_.cuts[program_.cut_index(run.first)].expert_group =
+              spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
       }
     if (plan_.world_size() > 1) world_group_ = add_group("world", all_ranks(plan_));
-  }
-
-  // One for each degree.
-  void add_tensor_group(Cut& cut) {
-    if (cut.tp_size == 1) return;
-    const int replica = index_ / cut.tp_size;
-    cut.tensor_group =
-        group_named(text("tp.stage", program_.stage, ".dp", replica, degree_suffix(cut.tp_size)), replica * cut.tp_size, cut.tp_size, 1);
-  }
-
-  // One for each pair of degrees.
-  void add_expert_group(const plan::StrategyRun& run) {
-    const plan::Strategy& strategy = run.strategy;
-    if (strategy.ep == 1) return;
-    Cut& cut = program_.cuts[program_.cut_index(run.first)];
-    cut.expert_group = spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
-  }
-
-  // One for each pair of degrees.
-  void add_context_group(Cut& cut) {
-    if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
-  }
-
-  // Apart from those that reduce gradients, which do so beside passes.
-  void add_replica_group(Cut& cut) {
-    const bool exchanges = std::any_of(blocks_.begin() + cut.first_block, blocks_.begin() + cut.last_block,
-                                       [](const model::BlockInstance& block) { return model::exchanges_over_replicas(*block.spec); });
-    if (exchanges && cut.dp_size > 1)
-      cut.replica_group = spaced_group("replicas", cut.dp_size, cut.context_size * cut.tp_size, cut.tp_size);
   }
 
   // Whole replicas of both cuts.
@@ -204,7 +187,7 @@ class Compiler {
 
   // The group of that name: `size` ranks of the rank's stage from index `first` on, each `step` after the one before it.
   int group_named(const std::string& name, int first, int size, int step) {
-    const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
+    const auto known = std::ranges::find(program_.groups, name, &CommGroup::name);
     if (known != program_.groups.end()) return static_cast<int>(known - program_.groups.begin());
     std::vector<int> ranks;
     for (int i = 0; i < size; ++i) ranks.push_back(stage_.ranks[first + i * step]);
@@ -284,16 +267,16 @@ class Compiler {
 
   // Of the blocks here that share a parameter, the one in whose bucket it stands.
   int home_of(const Tie& tie) const {
-    return *std::find_if(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return holds(block); });
+    return *std::ranges::find_if(tie.blocks, [&](int block) { return holds(block); });
   }
 
   bool is_elsewhere_too(const Tie& tie) const {
-    return std::any_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return !holds(block); });
+    return std::ranges::any_of(tie.blocks, [&](int block) { return !holds(block); });
   }
 
   bool is_cut_alike(const Tie& tie) const {
     const plan::Strategy& owner = strategy_of(tie.blocks.front());
-    return std::all_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return strategy_of(block).same_layout(owner); });
+    return std::ranges::all_of(tie.blocks, [&](int block) { return strategy_of(block).same_layout(owner); });
   }
 
   void close_bucket(Bucket& bucket, bool tied_elsewhere = false) {
@@ -317,7 +300,7 @@ class Compiler {
     for (const BucketEntry& entry : bucket.entries) {
       bucket.blocks.push_back(entry.block);
       if (const Tie* const tie = ties_.of(blocks_[entry.block], blocks_[entry.block].spec->parameters[entry.parameter]))
-        std::copy_if(tie->blocks.begin(), tie->blocks.end(), std::back_inserter(bucket.blocks), [&](int block) { return holds(block); });
+        std::ranges::copy_if(tie->blocks, std::back_inserter(bucket.blocks), [&](int block) { return holds(block); });
     }
     std::sort(bucket.blocks.begin(), bucket.blocks.end());
     bucket.blocks.erase(std::unique(bucket.blocks.begin(), bucket.blocks.end()), bucket.blocks.end());
@@ -334,18 +317,14 @@ class Compiler {
     bucket.count += count;
   }
 
-  // Chunks by when their gradients are complete; on all data-parallel peers the same.
-  std::vector<int> by_completion(const std::vector<Slot>& order) const {
+  // Chunk by chunk, by when their gradients are complete; on all data-parallel peers the same.
+  void add_buckets(const std::vector<Slot>& order) {
     std::vector<std::size_t> end(program_.chunks.size(), 0);
     for (std::size_t i = 0; i < order.size(); ++i) end[order[i].chunk] = i;
     std::vector<int> chunks(program_.chunks.size());
     std::iota(chunks.begin(), chunks.end(), 0);
-    std::stable_sort(chunks.begin(), chunks.end(), [&](int a, int b) { return end[a] < end[b]; });
-    return chunks;
-  }
-
-  void add_buckets(const std::vector<Slot>& order) {
-    for (const int c : by_completion(order)) add_buckets(program_.chunks[c]);
+    std::ranges::stable_sort(chunks, {}, [&](int chunk) { return end[chunk]; });
+    for (const int c : chunks) add_buckets(program_.chunks[c]);
   }
 
   // Backward order: the last blocks' gradients are complete first. A block is never cut between buckets, so that its
@@ -422,12 +401,10 @@ class Compiler {
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
   // can start while the blocks below are still computing.
   std::vector<int> backward_cuts(const Chunk& chunk) const {
-    std::vector<int> cuts = {chunk.first_block};
+    std::set<int, std::greater<>> cuts = {chunk.first_block};
     for (const auto& bucket : program_.buckets)
-      if (const int lowest = lowest_block(bucket); lowest >= chunk.first_block && lowest < chunk.last_block) cuts.push_back(lowest);
-    std::sort(cuts.begin(), cuts.end(), std::greater<>());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    return cuts;
+      if (const int lowest = lowest_block(bucket); lowest >= chunk.first_block && lowest < chunk.last_block) cuts.insert(lowest);
+    return {cuts.begin(), cuts.end()};
   }
 
   // Entries stand in backward order.
@@ -464,16 +441,14 @@ class Compiler {
   int reduce_tied(int index, const Tie& tie, std::vector<int> ready) {
     const Bucket& bucket = program_.buckets[index];
     const bool alike = bucket.whole == 0;
-    std::vector<int> ranks;
+    std::set<int> ranks;
     for (const int block : tie.blocks) {
       const std::vector<int>& holders = plan_.stages[stage_of(block)].ranks;
-      ranks.insert(ranks.end(), alike ? holders.begin() + index_ : holders.begin(), alike ? holders.begin() + index_ + 1 : holders.end());
+      ranks.insert(alike ? holders.begin() + index_ : holders.begin(), alike ? holders.begin() + index_ + 1 : holders.end());
     }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     // Stages may pad it to different lengths.
     const std::int64_t count = alike ? bucket.entries.front().count : bucket.whole;
-    const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
+    const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), {ranks.begin(), ranks.end()});
     return emit(Op::reduce_tied, index, group, count * Bytes(4), std::move(ready));
   }
 

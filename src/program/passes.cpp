@@ -4,6 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "base/error.hpp"
+#include "model/forms.hpp"
+
 namespace tessera::program {
 namespace {
 
@@ -14,6 +17,11 @@ class Writer {
  public:
   Writer(const PassOptions& options, Program& program) : options_(options), program_(program), complete_(program.chunks.size(), 0) {
     result_.completes.resize(program.chunks.size());
+    for (const Bucket& bucket : program.buckets) {
+      const std::initializer_list<int> ends = {bucket.entries.back().block, bucket.entries.front().block + 1};
+      if (bucket.zero >= 2) backward_cuts_.insert(ends);
+      if (bucket.zero == 3) forward_cuts_.insert(ends);
+    }
   }
 
   PassResult write(const std::vector<Slot>& order) {
@@ -95,12 +103,21 @@ class Writer {
     return last;
   }
 
+  // Through blocks [first, last), cut where state is sharded. Returns the last piece.
+  int pass(Op op, const Slot& slot, int first, int last, std::vector<int> needs) {
+    const std::set<int>& cuts = slot.forward ? forward_cuts_ : backward_cuts_;
+    std::vector<int> ends = {first};
+    ends.insert(ends.end(), cuts.upper_bound(first), cuts.lower_bound(last));
+    ends.push_back(last);
+    for (std::size_t piece = 0; piece + 1 < ends.size(); ++piece) {
+      const std::size_t at = slot.forward ? piece : ends.size() - 2 - piece;
+      needs = {append(program_, {op, slot.micro_batch, ends[at], ends[at + 1], -1, -1, -1, {}, std::move(needs)})};
+    }
+    return needs.front();
+  }
+
   int forward(const Slot& slot, std::vector<int> needs) {
     int index = -1;
-    const auto pass = [&](int first, int last) {
-      index = append(program_, {Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
-      needs = {index};
-    };
     if (options_.before_first_use && opened_.insert(slot.chunk).second) {
       std::vector<int> ends = {chunk(slot).first_block};
       if (options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
@@ -108,10 +125,11 @@ class Writer {
       for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
         const std::vector<int> more = options_.before_first_use(ends[i], ends[i + 1]);
         needs.insert(needs.end(), more.begin(), more.end());
-        pass(ends[i], ends[i + 1]);
+        index = pass(Op::forward, slot, ends[i], ends[i + 1], std::move(needs));
+        needs = {index};
       }
     } else {
-      pass(chunk(slot).first_block, chunk(slot).last_block);
+      index = pass(Op::forward, slot, chunk(slot).first_block, chunk(slot).last_block, std::move(needs));
     }
     result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = index;
     return index;
@@ -127,7 +145,7 @@ class Writer {
     int last = -1;
     for (const int lower : final ? options_.cuts[slot.chunk] : std::vector<int>{begin}) {
       if (lower >= upper) continue;
-      last = append(program_, {op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
+      last = pass(op, slot, lower, upper, std::move(needs));
       needs = {last};
       upper = lower;
       if (final) result_.completes[slot.chunk][lower] = last;
@@ -155,6 +173,7 @@ class Writer {
   std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
   std::vector<std::vector<int>> sends_;                     // of activations, by pass in order
   std::set<int> opened_;                                    // chunks that have passed forward
+  std::set<int> forward_cuts_, backward_cuts_;              // blocks before which passes are cut, as a bucket under ZeRO-2 or 3 begins
   std::vector<std::int64_t> complete_;                      // by chunk: micro-batches whose weight gradients are in
 };
 
@@ -167,6 +186,32 @@ int append(Program& program, Instruction instruction) {
 
 PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program) {
   return Writer(options, program).write(order);
+}
+
+void add_pull(Program& program, int block, const model::BlockSpec& tables) {
+  // Those of all micro-batches, at most: where no key repeats.
+  const std::int64_t lookups = program.cut_of(block).micro_batch_size * program.micro_batches * model::lookups_of_sample(tables);
+  append(program, {Op::pull_rows, -1, block, block + 1, -1, -1, -1, lookups * bytes_of_row(tables.dim("dim")), {}});
+}
+
+int wait_for_pull(Program& program) {
+  std::vector<Instruction>& all = program.instructions;
+  const auto pull = std::ranges::find(all, Op::pull_rows, &Instruction::op);
+  ensure(pull != all.end(), "a program that reads tables pulls rows");
+  const auto reader = std::ranges::find_if(all, [&](const Instruction& each) {
+    return each.op == Op::forward && each.first_block <= pull->first_block && pull->first_block < each.last_block;
+  });
+  const int index = static_cast<int>(pull - all.begin());
+  (program.rows_ahead ? reader->after_previous : reader->after).push_back(index);
+  return index;
+}
+
+void add_push(Program& program, int block, std::vector<int> after) {
+  const int pull = wait_for_pull(program);
+  const Bytes bytes = program.instructions[pull].bytes;
+  const int push = append(program, {Op::push_rows, -1, block, block + 1, -1, -1, -1, bytes, std::move(after)});
+  // A server takes what a rank asks for in order: the next pull sees the push.
+  program.instructions[pull].after_previous = {push};
 }
 
 }  // namespace tessera::program

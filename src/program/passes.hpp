@@ -39,11 +39,12 @@ struct PassResult {
   std::vector<std::map<int, int>> completes;
 };
 
-// Appends the instructions of `order` to the program, whose chunks are set.
+// Appends the instructions of `order` to the program, whose chunks and buckets are set: each pass cut where a bucket under ZeRO-2 or 3
+// begins.
 PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program);
 
 // What ZeRO-2 and ZeRO-3 add to the passes. The program holds its buckets and passes and messages alone, and under a delayed exchange the
-// steps that these wait for. Cuts each pass where a bucket under ZeRO-2 or 3 begins, and adds
+// steps that these wait for. Adds
 //   - under ZeRO-3, a gather of each bucket before the passes that read it, at the earliest when the pass before the last one ends: a rank
 //     holds the gathered parameters of two neighbouring passes at most; under a delayed exchange after the step of the bucket, too;
 //   - under ZeRO-2 and 3, a reduce-scatter of each bucket after each micro-batch's backward pass, for which the next pass that adds to the

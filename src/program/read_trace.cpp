@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 namespace tessera::program {
 namespace {
@@ -57,7 +58,7 @@ TracedInstruction instruction_of(const Json& event, const std::string& name) {
   return out;
 }
 
-struct Exchange {
+struct TracedExchange {
   std::int64_t step;
   int rank;
   int instruction;
@@ -68,8 +69,8 @@ struct Exchange {
 
 std::map<std::int64_t, TracedStep> read_trace(const std::string& json, const std::string& name) {
   std::map<std::int64_t, TracedStep> steps;
-  std::map<std::pair<std::int64_t, int>, bool> whole;
-  std::vector<Exchange> exchanges;
+  std::set<std::pair<std::int64_t, int>> whole;
+  std::vector<TracedExchange> exchanges;
   try {
     const Json trace = Json::parse(json);
     for (const Json& event : trace.at("traceEvents")) {
@@ -81,7 +82,7 @@ std::map<std::int64_t, TracedStep> read_trace(const std::string& json, const std
       TracedRank& of = steps[step][rank];
       if (title == text("step ", step)) {
         of.step = time_of(event, name);
-        whole[{step, rank}] = true;
+        whole.insert({step, rank});
       } else if (title == "exposed_communication") {
         exchanges.push_back({step, rank, index_of(args.at("instruction"), name), time_of(event, name)});
       } else if (args.contains("instruction")) {
@@ -93,7 +94,7 @@ std::map<std::int64_t, TracedStep> read_trace(const std::string& json, const std
   } catch (const nlohmann::json::exception& problem) {
     refuse(name, problem.what());
   }
-  for (const Exchange& exchange : exchanges) {
+  for (const TracedExchange& exchange : exchanges) {
     auto& instructions = steps[exchange.step][exchange.rank].instructions;
     const auto found = instructions.find(exchange.instruction);
     if (found == instructions.end()) refuse(name, text("an exchange of step ", exchange.step, " belongs to no instruction"));

@@ -117,29 +117,25 @@ RankTime typical_of(const std::vector<RankTime>& times, Seconds length) {
 }  // namespace
 
 std::map<InstructionKey, Interval> transfers_of(const TracedStep& step) {
-  struct Member {
-    InstructionKey key;
-    const TracedInstruction* instruction;
-  };
-  std::map<Meeting, std::vector<Member>> meetings;
+  std::map<Meeting, std::vector<std::pair<InstructionKey, const TracedInstruction*>>> meetings;
   for (const auto& [rank, of] : step) {
     std::map<std::pair<Op, std::string>, int> seen;
     for (const auto& [index, instruction] : of.instructions)
       if (!is_compute(instruction.op))
-        meetings[meeting_of(rank, instruction, seen[{instruction.op, instruction.group}]++)].push_back({{rank, index}, &instruction});
+        meetings[meeting_of(rank, instruction, seen[{instruction.op, instruction.group}]++)].emplace_back(InstructionKey(rank, index),
+                                                                                                          &instruction);
   }
   std::map<InstructionKey, Interval> out;
   for (const auto& [meeting, members] : meetings) {
-    Seconds begin = members.front().instruction->time.begin;
+    Seconds begin = members.front().second->time.begin;
     std::optional<Seconds> received;
-    for (const Member& member : members) {
-      begin = std::max(begin, member.instruction->time.begin);
-      if (is_receive(member.instruction->op))
-        received = std::max(received.value_or(member.instruction->time.end), member.instruction->time.end);
+    for (const auto& [key, instruction] : members) {
+      begin = std::max(begin, instruction->time.begin);
+      if (is_receive(instruction->op)) received = std::max(received.value_or(instruction->time.end), instruction->time.end);
     }
-    for (const Member& member : members) {
-      const Seconds end = received.value_or(member.instruction->time.end);
-      out[member.key] = {std::min(begin, end), end};
+    for (const auto& [key, instruction] : members) {
+      const Seconds end = received.value_or(instruction->time.end);
+      out[key] = {std::min(begin, end), end};
     }
   }
   return out;
