@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -10,8 +9,6 @@
 
 namespace tessera::interop::galvatron {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<Item> items_of(const Menu& menu, std::size_t stage) {
   std::vector<Item> items;
