@@ -75,10 +75,7 @@ class PassCheck {
           unreduced_.erase(instruction.bucket);
           break;
         case Op::gather_parameters:
-          if (program_.delayed && zero_of(instruction) == 3)
-            gathers_stepped(index, instruction);
-          else if (program_.delayed)
-            finishes(index, instruction);
+          if (program_.delayed) finishes(index, instruction);
           if (zero_of(instruction) == 3 && !gathering_.insert(instruction.bucket).second)
             refuse(program_, index, "gathers what the rank holds");
           break;
@@ -152,11 +149,10 @@ class PassCheck {
   }
 
   // The pass reads what receives or the neighbouring stage on this rank have left, and waits for it.
-  void reads(int index, const Instruction& instruction, Op receive, int block) {
-    const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
-    const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
+  void reads(int index, const Instruction& instruction, const Progress& now, int block) {
+    const bool forward = instruction.op == Op::forward;
+    const std::vector<int>& receives = forward ? now.activations : now.gradients;
     if (!receives.empty() && waits_for_all(instruction, receives)) return bring_all(index, receives);
-    const bool forward = receive == Op::receive_activation;
     if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
       const Progress& source = progress_[chunk][instruction.micro_batch];
       if (forward ? source.forward_end >= 0 : source.input_end >= 0) return;
@@ -226,7 +222,7 @@ class PassCheck {
     if (program_.delayed) parameters(index, instruction);
     shards(index, instruction);
     rows(index, instruction);
-    if (now.forward == blocks.first_block && blocks.first_block > 0) reads(index, instruction, Op::receive_activation, blocks.first_block);
+    if (now.forward == blocks.first_block && blocks.first_block > 0) reads(index, instruction, now, blocks.first_block);
     now.forward = instruction.last_block;
     if (now.forward == blocks.last_block) now.forward_end = index;
   }
@@ -245,8 +241,7 @@ class PassCheck {
     shards(index, instruction);
     if (!input && instruction.first_block < now.input) refuse(program_, index, "comes before the gradients of the inputs");
     if (input) {
-      if (now.input == blocks.last_block && blocks.last_block < block_count_)
-        reads(index, instruction, Op::receive_gradient, blocks.last_block);
+      if (now.input == blocks.last_block && blocks.last_block < block_count_) reads(index, instruction, now, blocks.last_block);
       now.input = instruction.first_block;
       if (now.input == blocks.first_block) now.input_end = index;
     }
@@ -274,25 +269,19 @@ class PassCheck {
 
   // What a step and its gather wait for, where they finish the step before: the exchange that is the last of the bucket.
   void finishes(int index, const Instruction& instruction) {
-    if (!instruction.finishes_previous) refuse(program_, index, "finishes the step before, but is not marked so");
-    if (instruction.op == Op::gather_parameters) {
-      const auto steps = [&](int before) {
-        return program_.instructions[before].op == Op::optimizer_step && program_.instructions[before].bucket == instruction.bucket;
-      };
-      if (std::ranges::none_of(instruction.after, steps)) refuse(program_, index, "does not wait for the step of its bucket");
+    const bool gathers = instruction.op == Op::gather_parameters;
+    const bool again = gathers && zero_of(instruction) == 3;  // before each pass
+    if (!again && !instruction.finishes_previous) refuse(program_, index, "finishes the step before, but is not marked so");
+    if (gathers) {
+      const auto step = stepped_.find(instruction.bucket);
+      if (step == stepped_.end() || !(again ? waits_for_computing(instruction, step->second) : has(instruction.after, step->second)))
+        refuse(program_, index, "does not wait for the step of its bucket");
       return;
     }
     const auto last = exchanges_.find(instruction.bucket);
     if (last != exchanges_.end() && !has(instruction.after_previous, last->second))
       refuse(program_, index, text("does not wait for instruction ", last->second, " of the step before, which exchanges its bucket"));
     if (!program_.buckets[instruction.bucket].sharded()) ready_.insert(instruction.bucket);
-  }
-
-  // Under ZeRO-3 and a delayed exchange.
-  void gathers_stepped(int index, const Instruction& instruction) {
-    const auto step = stepped_.find(instruction.bucket);
-    if (step == stepped_.end() || !waits_for_computing(instruction, step->second))
-      refuse(program_, index, "does not wait for the step of its bucket");
   }
 
   // A message leaves after the pass that made it.

@@ -197,13 +197,10 @@ class Compiler {
   // Of the names of groups of blocks that are cut otherwise than the rank's first.
   std::string degree_suffix(int tp) const { return tp == program_.cuts.front().tp_size ? std::string() : text("of", tp); }
 
-  // The ranks that hold the same weights, and how they shard them.
+  // The ranks that hold the same weights.
   struct DataGroup {
     int group = -1;   // of those that shard them, or hold all of them
     int across = -1;  // of those with the same shard, where there are several such groups
-    int shards = 1;
-    int shard = 0;
-    int copy = 0;
   };
   // Degrees by which the parameters are cut, the second for experts that are spread, and ranks that shard where these are not all.
   using Sharing = std::tuple<int, int, int>;
@@ -238,16 +235,14 @@ class Compiler {
       return ranks;
     };
     const int shards = std::get<2>(sharing);
-    DataGroup out;
     if (shards == 0) {
-      out = {add_group("dp" + suffix, every(0, copies, 1)), -1, copies, copy, 0};
+      data_groups_[sharing].group = add_group("dp" + suffix, every(0, copies, 1));
     } else {
       const int first = copy / shards * shards;
       const int shard = copy - first;
-      out = {add_group(text("shard", shards, suffix, ".", first), every(first, first + shards, 1)),
-             add_group(text("across", shards, suffix, ".", shard), every(shard, copies, shards)), shards, shard, first / shards};
+      data_groups_[sharing] = {add_group(text("shard", shards, suffix, ".", first), every(first, first + shards, 1)),
+                               add_group(text("across", shards, suffix, ".", shard), every(shard, copies, shards))};
     }
-    data_groups_.emplace(sharing, out);
   }
 
   // Whose forward pass adds to gradients.
@@ -285,15 +280,15 @@ class Compiler {
     const bool experts = is_spread(bucket.entries.front().block, bucket.entries.front().parameter);
     if ((experts ? strategy.expert_copies() : strategy.copies()) > 1) {
       const DataGroup& data = data_groups_.at(sharing_of(strategy, experts));
+      const int copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
       bucket.group = data.group;
-      bucket.copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
-      if ((experts ? strategy.experts_sharded_over() : strategy.sharded_over()) > 1) {
+      bucket.across = data.across;
+      bucket.shards = experts ? strategy.experts_sharded_over() : strategy.sharded_over();
+      bucket.shard = copy % bucket.shards;
+      bucket.copy = copy / bucket.shards;
+      if (bucket.sharded()) {
         // What is exchanged with other stages is kept whole until the step.
         bucket.zero = tied_elsewhere ? 1 : strategy.zero;
-        bucket.across = data.across;
-        bucket.shards = data.shards;
-        bucket.shard = data.shard;
-        bucket.copy = data.copy;
         bucket.count = round_up(bucket.count, kShardAlignment * bucket.shards);
       }
     }
@@ -373,10 +368,13 @@ class Compiler {
   int emit(Op op, int bucket, int group, Bytes bytes, std::vector<int> after, bool finishes_previous = false) {
     return append(program_, {op, -1, -1, -1, -1, bucket, group, bytes, std::move(after), {}, finishes_previous});
   }
-  // What brings the parameters of a sharded bucket after its step, where passes do not.
-  int emit_gather(int bucket, int step, bool finishes_previous = false) {
-    const Bucket& of = program_.buckets[bucket];
-    return emit(Op::gather_parameters, bucket, of.group, of.count * model::element_size(plan_.precision), {step}, finishes_previous);
+  // Steps a bucket; `gathers` get what then brings its parameters, where passes do not. Returns the step.
+  int emit_step(int index, std::vector<int> after, bool finishes_previous, std::vector<int>& gathers) {
+    const Bucket& of = program_.buckets[index];
+    const Bytes bytes = of.count * model::element_size(plan_.precision);
+    const int step = emit(Op::optimizer_step, index, -1, {}, std::move(after), finishes_previous);
+    if (of.sharded() && of.zero < 3) gathers.push_back(emit(Op::gather_parameters, index, of.group, bytes, {step}, finishes_previous));
+    return step;
   }
 
   // What a stage of this rank exchanges of the tensors before `block`.
@@ -452,23 +450,12 @@ class Compiler {
     return emit(Op::reduce_tied, index, group, count * Bytes(4), std::move(ready));
   }
 
-  // Steps the buckets that blocks [first, last) use first; what the blocks wait for.
+  // Steps the buckets that blocks [first, last) use first, with the gradients of the step before; what the blocks wait for.
   std::vector<int> finish_previous(int first, int last) {
     std::vector<int> out;
-    for (const int index : exchange_order()) {
-      const Bucket& bucket = program_.buckets[index];
-      if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      finish_previous(index, out);
-    }
+    for (const int index : exchange_order())
+      if (const int lowest = lowest_block(program_.buckets[index]); lowest >= first && lowest < last) emit_step(index, {}, true, out);
     return out;
-  }
-
-  // Steps a bucket with the gradients of the step before; `gathers` get what then brings its parameters. Returns the step.
-  int finish_previous(int index, std::vector<int>& gathers) {
-    const Bucket& bucket = program_.buckets[index];
-    const int step = emit(Op::optimizer_step, index, -1, {}, {}, true);
-    if (bucket.sharded() && bucket.zero < 3) gathers.push_back(emit_gather(index, step, true));
-    return step;
   }
 
   std::vector<int> exchange_order() const {
@@ -482,15 +469,11 @@ class Compiler {
     std::map<int, int> steps;  // of the step before, by bucket
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
       if (program_.instructions[i].op == Op::optimizer_step) steps[program_.instructions[i].bucket] = static_cast<int>(i);
-    std::vector<int> reduced;
+    std::vector<int> reduced, gathers;
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
-      if (program_.stale) {
-        std::vector<int> gathers;
-        steps[index] = finish_previous(index, gathers);
-        ready.push_back(steps[index]);
-      }
+      if (program_.stale) ready.push_back(steps[index] = emit_step(index, {}, true, gathers));
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {reduce_tied(index, *tied->second, ready)};
       if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
         ready = {reduced->second};
@@ -506,12 +489,7 @@ class Compiler {
     norm_ =
         emit(Op::reduce_norm, -1, world_group_, Bytes(kScalarBytes), program_.delayed ? std::vector<int>{passes_.last_forward} : reduced);
     if (program_.delayed) return;
-    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
-      const Bucket& bucket = program_.buckets[b];
-      const int index = static_cast<int>(b);
-      const int step = emit(Op::optimizer_step, index, -1, {}, {norm_});
-      if (bucket.sharded() && bucket.zero < 3) emit_gather(index, step);
-    }
+    for (int index = 0; index < std::ssize(program_.buckets); ++index) emit_step(index, {norm_}, false, gathers);
   }
 
   const plan::Plan& plan_;

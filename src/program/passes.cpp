@@ -30,7 +30,7 @@ class Writer {
         overlapped(order[i], order[i + 1]);
         ++i;
       } else {
-        alone(order[i]);
+        send(order[i], compute(order[i], receive(order[i])));
       }
     }
     return std::move(result_);
@@ -55,11 +55,6 @@ class Writer {
     program_.instructions.back().offset = peer.offset;
     program_.instructions.back().crossed = peer.crossed;
     return index;
-  }
-
-  void alone(const Slot& slot) {
-    const std::vector<int> needs = receive(slot);
-    send(slot, compute(slot, needs));
   }
 
   void overlapped(const Slot& first, const Slot& second) {
@@ -117,22 +112,16 @@ class Writer {
   }
 
   int forward(const Slot& slot, std::vector<int> needs) {
-    int index = -1;
-    if (options_.before_first_use && opened_.insert(slot.chunk).second) {
-      std::vector<int> ends = {chunk(slot).first_block};
-      if (options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
-      ends.push_back(chunk(slot).last_block);
-      for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
-        const std::vector<int> more = options_.before_first_use(ends[i], ends[i + 1]);
-        needs.insert(needs.end(), more.begin(), more.end());
-        index = pass(Op::forward, slot, ends[i], ends[i + 1], std::move(needs));
-        needs = {index};
-      }
-    } else {
-      index = pass(Op::forward, slot, chunk(slot).first_block, chunk(slot).last_block, std::move(needs));
+    const bool first_use = options_.before_first_use && opened_.insert(slot.chunk).second;
+    std::vector<int> ends = {chunk(slot).first_block};
+    if (first_use && options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
+    ends.push_back(chunk(slot).last_block);
+    for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
+      if (first_use)
+        for (const int other : options_.before_first_use(ends[i], ends[i + 1])) needs.push_back(other);
+      needs = {pass(Op::forward, slot, ends[i], ends[i + 1], std::move(needs))};
     }
-    result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = index;
-    return index;
+    return result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = needs.front();
   }
 
   int backward(const Slot& slot, std::vector<int> needs) {
@@ -142,16 +131,14 @@ class Writer {
     const bool final = slot.part != Backward::input && ++complete_[slot.chunk] == program_.micro_batches;
     if (slot.part == Backward::weight) needs.push_back(inputs_.at({slot.chunk, slot.micro_batch}));
     int upper = chunk(slot).last_block;
-    int last = -1;
     for (const int lower : final ? options_.cuts[slot.chunk] : std::vector<int>{begin}) {
       if (lower >= upper) continue;
-      last = pass(op, slot, lower, upper, std::move(needs));
-      needs = {last};
+      needs = {pass(op, slot, lower, upper, std::move(needs))};
       upper = lower;
-      if (final) result_.completes[slot.chunk][lower] = last;
+      if (final) result_.completes[slot.chunk][lower] = needs.front();
     }
-    if (slot.part != Backward::weight) inputs_[{slot.chunk, slot.micro_batch}] = last;
-    return last;
+    if (slot.part != Backward::weight) inputs_[{slot.chunk, slot.micro_batch}] = needs.front();
+    return needs.front();
   }
 
   void send(const Slot& slot, int after) {
@@ -194,24 +181,22 @@ void add_pull(Program& program, int block, const model::BlockSpec& tables) {
   append(program, {Op::pull_rows, -1, block, block + 1, -1, -1, -1, lookups * bytes_of_row(tables.dim("dim")), {}});
 }
 
-int wait_for_pull(Program& program) {
+void wait_for_pull(Program& program) {
   std::vector<Instruction>& all = program.instructions;
-  const auto pull = std::ranges::find(all, Op::pull_rows, &Instruction::op);
-  ensure(pull != all.end(), "a program that reads tables pulls rows");
+  const Instruction& pull = all.front();
+  ensure(pull.op == Op::pull_rows, "a program that reads tables pulls rows");
   const auto reader = std::ranges::find_if(all, [&](const Instruction& each) {
-    return each.op == Op::forward && each.first_block <= pull->first_block && pull->first_block < each.last_block;
+    return each.op == Op::forward && each.first_block <= pull.first_block && pull.first_block < each.last_block;
   });
-  const int index = static_cast<int>(pull - all.begin());
-  (program.rows_ahead ? reader->after_previous : reader->after).push_back(index);
-  return index;
+  (program.rows_ahead ? reader->after_previous : reader->after).push_back(0);
 }
 
 void add_push(Program& program, int block, std::vector<int> after) {
-  const int pull = wait_for_pull(program);
-  const Bytes bytes = program.instructions[pull].bytes;
+  wait_for_pull(program);
+  const Bytes bytes = program.instructions.front().bytes;
   const int push = append(program, {Op::push_rows, -1, block, block + 1, -1, -1, -1, bytes, std::move(after)});
   // A server takes what a rank asks for in order: the next pull sees the push.
-  program.instructions[pull].after_previous = {push};
+  program.instructions.front().after_previous = {push};
 }
 
 }  // namespace tessera::program

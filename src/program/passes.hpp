@@ -53,12 +53,10 @@ PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& o
 // then says where its instructions stand now.
 std::map<int, int> add_shard_exchanges(Program& program, PassResult& passes, int loss_block, Bytes element);
 
-// Appends the pull from parameter servers of the rows that all micro-batches read in `block`, which has the tables. Before the passes are
-// there.
+// Begins the program with the pull from parameter servers of the rows that all micro-batches read in `block`, which has the tables.
 void add_pull(Program& program, int block, const model::BlockSpec& tables);
-// Has the first pass that reads them wait for the pull: of its own step, or with Program::rows_ahead of the one before. Returns the pull's
-// index.
-int wait_for_pull(Program& program);
+// Has the first pass that reads them wait for the pull: of its own step, or with Program::rows_ahead of the one before.
+void wait_for_pull(Program& program);
 // Does so, and appends the push, which waits for `after`; the next step's pull waits for it.
 void add_push(Program& program, int block, std::vector<int> after);
 

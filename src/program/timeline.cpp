@@ -82,13 +82,12 @@ RankTime time_of(const TracedRank& rank, int index, const std::map<InstructionKe
   const Intervals rest = without(step, without(united(computing), exchanges));
   const Intervals waiting = without(rest, united(reading));
   const Intervals idle = without(waiting, united(moving));
-  RankTime out;
-  out.exposures = without(waiting, idle);
-  out.computing = rank.step.end - rank.step.begin - length_of(rest);
-  out.exposed = length_of(out.exposures);
-  out.reading = length_of(rest) - length_of(waiting);
-  out.idle = length_of(idle);
-  return out;
+  const Intervals exposures = without(waiting, idle);
+  return {.computing = rank.step.end - rank.step.begin - length_of(rest),
+          .exposed = length_of(exposures),
+          .reading = length_of(rest) - length_of(waiting),
+          .idle = length_of(idle),
+          .exposures = exposures};
 }
 
 RankTime operator+(const RankTime& a, const RankTime& b) {

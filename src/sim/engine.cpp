@@ -70,11 +70,7 @@ class Engine {
   }
 
   Result run() {
-    start_what_can();
-    while (!tasks_.empty()) {
-      advance();
-      start_what_can();
-    }
+    for (start_what_can(); !tasks_.empty(); start_what_can()) advance();
     for (std::size_t p = 0; p < programs_.size(); ++p)
       for (std::size_t i = 0; i < progress_[p].done.size(); ++i)
         if (!progress_[p].done[i])
@@ -155,14 +151,7 @@ class Engine {
     if (compute.seconds > 0) task.recompute = compute.recompute / compute.seconds;
     if (compute.exposed.seconds > 0) task.then = std::move(compute.exposed);
     if (instruction.op != Op::optimizer_step && progress.first_pass < 0) progress.first_pass = now_;
-    if (instruction.op == Op::forward && programs_[p].training) {
-      const int chunk = programs_[p].chunk_of(instruction.first_block);
-      if (instruction.first_block == programs_[p].chunks[chunk].first_block) {
-        progress.activations += Bytes(change_of(progress.budget.chunks[chunk], instruction.op));
-        ++progress.in_flight;
-        remember(p);
-      }
-    }
+    if (instruction.op == Op::forward && programs_[p].training) hold(p, instruction, 1);
     begin(std::move(task), compute.seconds);
   }
 
@@ -284,13 +273,16 @@ class Engine {
 
   void end_compute(int p, const Instruction& instruction) {
     if (instruction.op == Op::optimizer_step) return;
-    Progress& progress = progress_[p];
-    result_.ranks[p].passes = Seconds(now_ - progress.first_pass);
-    if (instruction.op == Op::forward) return;
-    const int chunk = programs_[p].chunk_of(instruction.first_block);
-    if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
-    progress.activations += Bytes(change_of(progress.budget.chunks[chunk], instruction.op));
-    if (instruction.op != Op::backward_input) --progress.in_flight;
+    result_.ranks[p].passes = Seconds(now_ - progress_[p].first_pass);
+    if (instruction.op != Op::forward) hold(p, instruction, instruction.op == Op::backward_input ? 0 : -1);
+  }
+
+  // Passes of a chunk's first block begin and end to hold its activations.
+  void hold(int p, const Instruction& pass, int micro_batches) {
+    const int chunk = programs_[p].chunk_of(pass.first_block);
+    if (pass.first_block != programs_[p].chunks[chunk].first_block) return;
+    progress_[p].activations += Bytes(change_of(progress_[p].budget.chunks[chunk], pass.op));
+    progress_[p].in_flight += micro_batches;
     remember(p);
   }
 
@@ -372,18 +364,16 @@ Result run_settled(const std::vector<Program>& programs, const std::function<int
     rank.exposed -= before.ranks[r].exposed;
     for (Seconds Spent::*part : kSpent) rank.spent.*part -= before.ranks[r].spent.*part;
     rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
-    Seconds first;
+    std::optional<Seconds> first;
     Seconds last;
-    bool passed = false;
     for (const Span& span : out.spans) {
       if (span.rank != programs[r].rank) continue;
       const Op op = programs[r].instructions[span.instruction].op;
       if (!is_compute(op) || op == Op::optimizer_step) continue;
-      if (!passed) first = span.begin;
-      passed = true;
+      first = first.value_or(span.begin);
       last = std::max(last, span.end);
     }
-    rank.passes = last - first;
+    rank.passes = last - first.value_or(Seconds(0));
   }
   return out;
 }

@@ -39,10 +39,6 @@ ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, c
   row_bytes_ = program::bytes_of_row(tables.dim("dim")).value;
 }
 
-int ModelCosts::part_of(const Program& program) const {
-  return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
-}
-
 Compute ModelCosts::compute(int index, const Instruction& instruction) {
   const auto [found, fresh] =
       computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});

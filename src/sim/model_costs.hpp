@@ -37,7 +37,9 @@ class ModelCosts final : public Costs {
   const cluster::Link& link_among(const std::vector<int>& ranks) const { return plan::link_among(plan_, cost_model_.cluster(), ranks); }
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
-  int part_of(const program::Program& program) const;
+  int part_of(const program::Program& program) const {
+    return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
+  }
   const cluster::ResourceGroup& group_of(int rank) const { return cost_model_.cluster().groups[plan_.ranks[rank].group]; }
   double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[rank].node); }  // of its host
   bool on_one_host(const plan::RankPlace& a, const plan::RankPlace& b) const { return a.group == b.group && a.node == b.node; }

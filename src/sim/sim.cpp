@@ -16,13 +16,6 @@
 namespace tessera::sim {
 namespace {
 
-// Only some exchanges can be played through.
-void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (cost::plays_exchanges(plan, cluster) && !model::computed_by_nn(plan.precision))
-    throw Error(ErrorCode::invalid_config, text("the plan cannot be simulated on these devices in ", model::name_of(plan.precision)),
-                plan.where, "fp32 or bf16", "accelerators in 16 or fewer bits simulate any plan");
-}
-
 // Bytes are those of the stage's first rank, scaled to the memory of each.
 void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
@@ -43,7 +36,10 @@ struct Folded {
 
 Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike) {
   const cluster::ClusterSpec& cluster = cost_model.cluster();
-  check_played(plan, cluster);
+  // Only some exchanges can be played through.
+  if (cost::plays_exchanges(plan, cluster) && !model::computed_by_nn(plan.precision))
+    throw Error(ErrorCode::invalid_config, text("the plan cannot be simulated on these devices in ", model::name_of(plan.precision)),
+                plan.where, "fp32 or bf16", "accelerators in 16 or fewer bits simulate any plan");
   // Ranks with parameter servers are not like the others.
   Folded out{which == Simulated::every_rank || !plan.servers.empty() ? no_fold(plan)
              : cost::plays_exchanges(plan, cluster)                  ? fold_of(plan, cluster)

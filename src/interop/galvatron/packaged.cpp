@@ -182,12 +182,6 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
       }
 }
 
-PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
-  const Strategy embedding = as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
-  return sum_up(frame.inputs.settings, plan, layer_costs(frame), embedding_time(frame, embedding), embedding_memory(frame, embedding),
-                buffered ? buffer_mb(frame, most) : 0, frame.real_chunks());
-}
-
 void check(const Inputs& inputs, const Plan& plan) {
   const Settings& settings = inputs.settings;
   const int pp = static_cast<int>(plan.division.size()), layers = inputs.settings.layers;
@@ -228,7 +222,10 @@ PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   for (int counted : plan.counted_split > 0 ? std::vector<int>{plan.counted_split} : powers_of_two(1, least)) {
     const Frame frame{inputs, plan.global_batch, plan.chunks, static_cast<int>(plan.division.size()), counted};
     if (!frame.divides()) continue;
-    const PlanCost cost = cost_by(frame, plan, most, !only_ulysses);
+    const Strategy embedding =
+        as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
+    const PlanCost cost = sum_up(inputs.settings, plan, layer_costs(frame), embedding_time(frame, embedding),
+                                 embedding_memory(frame, embedding), only_ulysses ? 0 : buffer_mb(frame, most), frame.real_chunks());
     if (!best || (cost.fits && !best->fits) || (cost.fits == best->fits && cost.step < best->step)) best = cost;
   }
   if (!best)

@@ -33,6 +33,11 @@ std::vector<double> solve(std::vector<std::vector<double>> rows) {
   return solution;
 }
 
+Line fit_line(const Samples& samples) {
+  const std::vector<double> coefficients = fit_polynomial(samples, 1);
+  return {coefficients[1], coefficients[0]};
+}
+
 // Where Galvatron keeps such files: beside the model's scripts, in its `configs`, or in the hardware profiler's folder.
 fs::path find_file(const Settings& settings, const std::string& what, const std::string& folder, const std::string& name, bool hardware) {
   if (!folder.empty()) return first_existing(what, {fs::path(folder) / name, settings.file.parent_path() / folder / name});
@@ -213,11 +218,6 @@ std::vector<double> fit_polynomial(const Samples& samples, int degree) {
   std::vector<double> coefficients = solve(std::move(rows));
   for (int power = 1; power <= degree; ++power) coefficients[power] /= std::pow(scale, power);
   return coefficients;
-}
-
-Line fit_line(const Samples& samples) {
-  const std::vector<double> coefficients = fit_polynomial(samples, 1);
-  return {coefficients[1], coefficients[0]};
 }
 
 Inputs read_inputs(const fs::path& yaml, const std::vector<std::string>& overrides, Release release) {
