@@ -16,16 +16,12 @@ const std::string kMegatron = "Megatron-LM";
   refuse_for(kMegatron, where, message, expected, hint);
 }
 
-bool has_biases(const model::BlockSpec& layer) {
-  return std::any_of(layer.parameters.begin(), layer.parameters.end(),
-                     [](const model::ParameterSpec& parameter) { return parameter.name.ends_with(".bias"); });
-}
-
 void add_gpt(Flags& flags, const model::BlockSpec& layer) {
   if (option_of(layer, "gated") != 0) refuse({}, "the model's feed-forward network is a gated GELU", "gated: false, or arch: llama");
   if (option_of(layer, "relative_bias") != 0) refuse({}, "the model's positions are alibi", "positions: learned, rotary or none");
   if (option_of(layer, "embedding_norm") != 0) refuse({}, "the model has a norm after its embedding", "embedding_norm: false");
-  if (!has_biases(layer)) refuse({}, "the model's LayerNorm has no biases", "biases: true");
+  const auto is_bias = [](const model::ParameterSpec& parameter) { return parameter.name.ends_with(".bias"); };
+  if (std::ranges::none_of(layer.parameters, is_bias)) refuse({}, "the model's LayerNorm has no biases", "biases: true");
   if (option_of(layer, "rotary") != 0)
     flags.push_back("--position-embedding-type rope");
   else if (option_of(layer, "positions") == 0)
@@ -109,13 +105,6 @@ void add_precision(Flags& flags, model::Precision precision) {
   }
 }
 
-// "Ettt|ttttL": embedding, layers, loss.
-std::string layout(const SharedPlan& shared) {
-  std::string out = "E";
-  for (std::size_t s = 0; s < shared.layers.size(); ++s) out += (s > 0 ? "|" : "") + std::string(shared.layers[s].size(), 't');
-  return out + "L";
-}
-
 void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared) {
   if (shared.pipeline_size == 1) return;
   flags.push_back(text("--pipeline-model-parallel-size ", shared.pipeline_size));
@@ -125,10 +114,13 @@ void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared
     refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.pipeline_size, " stages"),
            text("with interleaved stages, a multiple of ", shared.pipeline_size));
   const auto equal = [&](const auto& stage) { return stage.size() == shared.layers.front().size(); };
-  if (!std::all_of(shared.layers.begin(), shared.layers.end(), equal))
-    flags.push_back("--pipeline-model-parallel-layout " + layout(shared));
-  else if (shared.chunks > 1)
+  if (!std::ranges::all_of(shared.layers, equal)) {
+    std::string layout;  // "Ettt|ttttL": embedding, layers, loss
+    for (const auto& stage : shared.layers) layout += (layout.empty() ? "E" : "|") + std::string(stage.size(), 't');
+    flags.push_back("--pipeline-model-parallel-layout " + layout + "L");
+  } else if (shared.chunks > 1) {
     flags.push_back(text("--num-virtual-stages-per-pipeline-rank ", shared.chunks));
+  }
 }
 
 void add_data_parallel(Flags& flags, const plan::Plan& plan, const plan::Strategy& strategy) {

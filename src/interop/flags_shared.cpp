@@ -68,18 +68,14 @@ bool SharedPlan::all_layers(model::Recompute recompute) const {
 }
 
 SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, const std::string& system) {
-  SharedPlan shared;
   const plan::Pipeline pipeline = pipeline_of(plan);
-  shared.pipeline_size = pipeline.size;
-  shared.chunks = pipeline.chunks;
   if (plan.delayed_exchange)
     refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false",
                "with train.optimizer.clip above 0 no plan delays the exchange");
   if (plan.lengths) refuse_for(system, plan.where, "it deals samples of different lengths to groups of ranks", "no data.lengths");
-  if (shared.pipeline_size > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
+  if (pipeline.size > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const plan::StrategyRun& common = run_of_first_layer(plan);
-  shared.strategy = effective(common.strategy);
-  shared.micro_batch_size = plan.micro_batch_size(shared.strategy.dp);
+  SharedPlan shared{effective(common.strategy), pipeline.size, pipeline.chunks, plan.micro_batch_size(common.strategy.dp), {}};
   for (const plan::Stage& stage : plan.stages) {
     if (!stage.shares.empty())
       refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");

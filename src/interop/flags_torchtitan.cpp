@@ -38,7 +38,6 @@ std::string schedule_name(const plan::Plan& plan, int pipeline_size) {
   refuse_torchtitan(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b, gpipe, interleaved, zb-v or dualpipe-v");
 }
 
-// The names of the modules of each stage.
 std::string modules(const SharedPlan& shared) {
   std::string out = "[\n";
   int layer = 0;

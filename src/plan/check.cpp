@@ -31,15 +31,14 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
   std::map<std::tuple<int, int, int>, int> used;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     const RankPlace& place = plan.ranks[rank];
-    const auto of_rank = [&](const char* what) { return text("rank ", rank, " stands on ", what); };
-    if (place.group < 0 || place.group >= static_cast<int>(cluster.groups.size()))
-      refuse(place.where, of_rank("group ") + std::to_string(place.group), text("a group below ", cluster.groups.size()));
+    const auto check_below = [&](const char* what, int index, int count, const std::string& whose) {
+      if (index < 0 || index >= count)
+        refuse(place.where, text("rank ", rank, " stands on ", what, ' ', index), text("a ", what, " below ", count, whose));
+    };
+    check_below("group", place.group, static_cast<int>(cluster.groups.size()), "");
     const cluster::ResourceGroup& group = cluster.groups[place.group];
-    if (place.node < 0 || place.node >= group.nodes)
-      refuse(place.where, of_rank("node ") + std::to_string(place.node), text("a node below ", group.nodes, " of group ", group.name));
-    const int devices = group.most_ranks_per_node();
-    if (place.device < 0 || place.device >= devices)
-      refuse(place.where, of_rank("device ") + std::to_string(place.device), text("a device below ", devices, " of group ", group.name));
+    check_below("node", place.node, group.nodes, " of group " + group.name);
+    check_below("device", place.device, group.most_ranks_per_node(), " of group " + group.name);
     if (place.threads < 1) refuse(place.where, text("rank ", rank, " has ", place.threads, " threads"), "at least 1");
     const auto [first, fresh] = used.try_emplace({place.group, place.node, place.device}, rank);
     if (!fresh) refuse(place.where, text("ranks ", first->second, " and ", rank, " stand on the same device"), "one rank a device");
@@ -314,26 +313,20 @@ void check_placement(const Plan& plan, const model::JobSpec& job) {
 
 // A rank holds one part of a parameter that its blocks share.
 void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
-  struct Holder {
-    int block = 0;
-    const Stage* stage = nullptr;
-  };
-  std::map<std::string, std::vector<Holder>> holders;
+  std::map<std::string, std::vector<std::pair<int, const Stage*>>> holders;  // blocks and their stages
   const auto blocks = model.blocks();
   for (const Stage& stage : plan.stages)
     for (int b = stage.first_block(); b < stage.last_block(); ++b) {
       const int own = stage.strategy_of(b).tp;
       for (const model::ParameterSpec& parameter : blocks[b].spec->parameters) {
         if (parameter.split_dim < 0) continue;
-        std::vector<Holder>& others = holders[parameter.tied_to.empty() ? blocks[b].parameter_name(parameter) : parameter.tied_to];
-        for (const Holder& other : others) {
-          const int tp = other.stage->strategy_of(other.block).tp;
-          if (other.stage->ranks == stage.ranks && tp != own)
+        auto& others = holders[parameter.tied_to.empty() ? blocks[b].parameter_name(parameter) : parameter.tied_to];
+        for (const auto& [block, other] : others)
+          if (const int tp = other->strategy_of(block).tp; other->ranks == stage.ranks && tp != own)
             refuse(stage.where,
-                   text("blocks ", other.block, " and ", b, " share a parameter on the same ranks, and have tp ", tp, " and tp ", own),
+                   text("blocks ", block, " and ", b, " share a parameter on the same ranks, and have tp ", tp, " and tp ", own),
                    "the same tp for both");
-        }
-        others.push_back({b, &stage});
+        others.emplace_back(b, &stage);
       }
     }
 }

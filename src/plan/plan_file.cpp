@@ -83,6 +83,12 @@ std::string json_of(const Lengths& lengths) {
 
 int small_int(const ConfigNode& node, std::int64_t least) { return static_cast<int>(node.as_int_between(least, kMostRanks)); }
 
+double read_between(const ConfigNode& node, double least, double most, const char* what) {
+  const double number = node.as_double();
+  if (!(number >= least && number <= most)) throw node.error(text("found ", number), text(what, " from ", least, " to ", most));
+  return number;
+}
+
 // The one of these values that the file names.
 template <typename Enum>
 Enum read_name(const ConfigNode& node, const std::vector<Enum>& values) {
@@ -143,11 +149,7 @@ Stage read_stage(const ConfigNode& node) {
 
 Lengths read_lengths(const ConfigNode& node) {
   node.allow_only({"pass_seconds", "token_seconds", "pair_seconds", "mean_tokens", "groups"});
-  const auto seconds = [](const ConfigNode& value) {
-    const double number = value.as_double();
-    if (!(number >= 0 && number <= kMostSeconds)) throw value.error(text("found ", number), text("seconds from 0 to ", kMostSeconds));
-    return number;
-  };
+  const auto seconds = [](const ConfigNode& value) { return read_between(value, 0, kMostSeconds, "seconds"); };
   Lengths lengths{{}, seconds(node.at("pass_seconds")), seconds(node.at("token_seconds")), seconds(node.at("pair_seconds"))};
   for (const ConfigNode& group : node.at("groups").items()) {
     group.allow_only({"degree", "exchange_seconds"});
@@ -157,11 +159,7 @@ Lengths read_lengths(const ConfigNode& node) {
                                      "ascending degrees");
   }
   if (lengths.groups.empty()) throw node.at("groups").error("there is no group", "at least one");
-  if (const auto mean = node.find("mean_tokens")) {
-    lengths.mean = mean->as_double();
-    if (!(lengths.mean >= 1 && lengths.mean <= kMostTokens))
-      throw mean->error(text("found ", lengths.mean), text("tokens from 1 to ", kMostTokens));
-  }
+  if (const auto mean = node.find("mean_tokens")) lengths.mean = read_between(*mean, 1, kMostTokens, "tokens");
   return lengths;
 }
 
@@ -218,9 +216,7 @@ Plan read_plan(const ConfigNode& node) {
   if (const auto delayed = node.find("delayed_exchange")) plan.delayed_exchange = delayed->as_bool();
   if (const auto early = node.find("exchanged_early")) {
     if (!plan.delayed_exchange) throw early->error("an exchange that is not delayed has no early part", "delayed_exchange: true beside it");
-    plan.exchanged_early = early->as_double();
-    if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1))
-      throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
+    plan.exchanged_early = read_between(*early, 0, 1, "a share");
   }
   if (const auto staleness = node.find("staleness")) {
     plan.staleness = static_cast<int>(staleness->as_int_between(0, 1));

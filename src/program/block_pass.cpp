@@ -10,13 +10,8 @@ using model::Exchange;
 using model::Operator;
 
 bool may_overlap(const Exchange& exchange, const BesideRules& rules) {
-  switch (exchange.axis) {
-    case Exchange::Axis::tensor: return rules.weight_gradients;
-    case Exchange::Axis::expert: return rules.shared_experts;
-    case Exchange::Axis::context:
-    case Exchange::Axis::replica: break;
-  }
-  return true;
+  if (exchange.axis == Exchange::Axis::tensor) return rules.weight_gradients;
+  return exchange.axis != Exchange::Axis::expert || rules.shared_experts;
 }
 
 // The product that a tensor-parallel exchange is cut into pieces with: the one that reads what is gathered, or makes what is

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "model/forms.hpp"
@@ -144,49 +145,31 @@ class Compiler {
     return chunk;
   }
 
+  // One group of each kind for each of its degrees, or pair of degrees.
   void add_groups() {
     for (std::size_t c = 0; c < program_.cuts.size(); ++c) {
-      add_tensor_group(program_.cuts[c]);
-      add_context_group(program_.cuts[c]);
-      add_replica_group(program_.cuts[c]);
-      if (c > 0) add_anew_group(program_.cuts[c - 1], program_.cuts[c]);
+      Cut& cut = program_.cuts[c];
+      const int replica = index_ / cut.tp_size;
+      if (cut.tp_size > 1)
+        cut.tensor_group = group_named(text("tp.stage", program_.stage, ".dp", replica, degree_suffix(cut.tp_size)), replica * cut.tp_size,
+                                       cut.tp_size, 1);
+      if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+      // Apart from those that reduce gradients, which do so beside passes.
+      if (cut.dp_size > 1 && std::any_of(blocks_.begin() + cut.first_block, blocks_.begin() + cut.last_block,
+                                         [](const BlockInstance& block) { return model::exchanges_over_replicas(*block.spec); }))
+        cut.replica_group = spaced_group("replicas", cut.dp_size, cut.context_size * cut.tp_size, cut.tp_size);
+      if (c > 0) add_anew_group(program_.cuts[c - 1], cut);
     }
     for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
-        add_data_group(run.strategy, false);
-        add_data_group(run.strategy, true);
-        add_expert_group(run);
+        const plan::Strategy& strategy = run.strategy;
+        add_data_group(strategy, false);
+        add_data_group(strategy, true);
+        if (strategy.ep > 1)
+          program_.cuts[program_.cut_index(run.first)].expert_group =
+              spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
       }
     if (plan_.world_size() > 1) world_group_ = add_group("world", all_ranks(plan_));
-  }
-
-  // One for each degree.
-  void add_tensor_group(Cut& cut) {
-    if (cut.tp_size == 1) return;
-    const int replica = index_ / cut.tp_size;
-    cut.tensor_group =
-        group_named(text("tp.stage", program_.stage, ".dp", replica, degree_suffix(cut.tp_size)), replica * cut.tp_size, cut.tp_size, 1);
-  }
-
-  // One for each pair of degrees.
-  void add_expert_group(const plan::StrategyRun& run) {
-    const plan::Strategy& strategy = run.strategy;
-    if (strategy.ep == 1) return;
-    Cut& cut = program_.cuts[program_.cut_index(run.first)];
-    cut.expert_group = spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
-  }
-
-  // One for each pair of degrees.
-  void add_context_group(Cut& cut) {
-    if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
-  }
-
-  // Apart from those that reduce gradients, which do so beside passes.
-  void add_replica_group(Cut& cut) {
-    const bool exchanges = std::any_of(blocks_.begin() + cut.first_block, blocks_.begin() + cut.last_block,
-                                       [](const model::BlockInstance& block) { return model::exchanges_over_replicas(*block.spec); });
-    if (exchanges && cut.dp_size > 1)
-      cut.replica_group = spaced_group("replicas", cut.dp_size, cut.context_size * cut.tp_size, cut.tp_size);
   }
 
   // Whole replicas of both cuts.
@@ -204,7 +187,7 @@ class Compiler {
 
   // The group of that name: `size` ranks of the rank's stage from index `first` on, each `step` after the one before it.
   int group_named(const std::string& name, int first, int size, int step) {
-    const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
+    const auto known = std::ranges::find(program_.groups, name, &CommGroup::name);
     if (known != program_.groups.end()) return static_cast<int>(known - program_.groups.begin());
     std::vector<int> ranks;
     for (int i = 0; i < size; ++i) ranks.push_back(stage_.ranks[first + i * step]);
@@ -214,13 +197,10 @@ class Compiler {
   // Of the names of groups of blocks that are cut otherwise than the rank's first.
   std::string degree_suffix(int tp) const { return tp == program_.cuts.front().tp_size ? std::string() : text("of", tp); }
 
-  // The ranks that hold the same weights, and how they shard them.
+  // The ranks that hold the same weights.
   struct DataGroup {
     int group = -1;   // of those that shard them, or hold all of them
     int across = -1;  // of those with the same shard, where there are several such groups
-    int shards = 1;
-    int shard = 0;
-    int copy = 0;
   };
   // Degrees by which the parameters are cut, the second for experts that are spread, and ranks that shard where these are not all.
   using Sharing = std::tuple<int, int, int>;
@@ -255,16 +235,14 @@ class Compiler {
       return ranks;
     };
     const int shards = std::get<2>(sharing);
-    DataGroup out;
     if (shards == 0) {
-      out = {add_group("dp" + suffix, every(0, copies, 1)), -1, copies, copy, 0};
+      data_groups_[sharing].group = add_group("dp" + suffix, every(0, copies, 1));
     } else {
       const int first = copy / shards * shards;
       const int shard = copy - first;
-      out = {add_group(text("shard", shards, suffix, ".", first), every(first, first + shards, 1)),
-             add_group(text("across", shards, suffix, ".", shard), every(shard, copies, shards)), shards, shard, first / shards};
+      data_groups_[sharing] = {add_group(text("shard", shards, suffix, ".", first), every(first, first + shards, 1)),
+                               add_group(text("across", shards, suffix, ".", shard), every(shard, copies, shards))};
     }
-    data_groups_.emplace(sharing, out);
   }
 
   // Whose forward pass adds to gradients.
@@ -284,16 +262,16 @@ class Compiler {
 
   // Of the blocks here that share a parameter, the one in whose bucket it stands.
   int home_of(const Tie& tie) const {
-    return *std::find_if(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return holds(block); });
+    return *std::ranges::find_if(tie.blocks, [&](int block) { return holds(block); });
   }
 
   bool is_elsewhere_too(const Tie& tie) const {
-    return std::any_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return !holds(block); });
+    return std::ranges::any_of(tie.blocks, [&](int block) { return !holds(block); });
   }
 
   bool is_cut_alike(const Tie& tie) const {
     const plan::Strategy& owner = strategy_of(tie.blocks.front());
-    return std::all_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return strategy_of(block).same_layout(owner); });
+    return std::ranges::all_of(tie.blocks, [&](int block) { return strategy_of(block).same_layout(owner); });
   }
 
   void close_bucket(Bucket& bucket, bool tied_elsewhere = false) {
@@ -302,22 +280,22 @@ class Compiler {
     const bool experts = is_spread(bucket.entries.front().block, bucket.entries.front().parameter);
     if ((experts ? strategy.expert_copies() : strategy.copies()) > 1) {
       const DataGroup& data = data_groups_.at(sharing_of(strategy, experts));
+      const int copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
       bucket.group = data.group;
-      bucket.copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
-      if ((experts ? strategy.experts_sharded_over() : strategy.sharded_over()) > 1) {
+      bucket.across = data.across;
+      bucket.shards = experts ? strategy.experts_sharded_over() : strategy.sharded_over();
+      bucket.shard = copy % bucket.shards;
+      bucket.copy = copy / bucket.shards;
+      if (bucket.sharded()) {
         // What is exchanged with other stages is kept whole until the step.
         bucket.zero = tied_elsewhere ? 1 : strategy.zero;
-        bucket.across = data.across;
-        bucket.shards = data.shards;
-        bucket.shard = data.shard;
-        bucket.copy = data.copy;
         bucket.count = round_up(bucket.count, kShardAlignment * bucket.shards);
       }
     }
     for (const BucketEntry& entry : bucket.entries) {
       bucket.blocks.push_back(entry.block);
       if (const Tie* const tie = ties_.of(blocks_[entry.block], blocks_[entry.block].spec->parameters[entry.parameter]))
-        std::copy_if(tie->blocks.begin(), tie->blocks.end(), std::back_inserter(bucket.blocks), [&](int block) { return holds(block); });
+        std::ranges::copy_if(tie->blocks, std::back_inserter(bucket.blocks), [&](int block) { return holds(block); });
     }
     std::sort(bucket.blocks.begin(), bucket.blocks.end());
     bucket.blocks.erase(std::unique(bucket.blocks.begin(), bucket.blocks.end()), bucket.blocks.end());
@@ -334,18 +312,14 @@ class Compiler {
     bucket.count += count;
   }
 
-  // Chunks by when their gradients are complete; on all data-parallel peers the same.
-  std::vector<int> by_completion(const std::vector<Slot>& order) const {
+  // Chunk by chunk, by when their gradients are complete; on all data-parallel peers the same.
+  void add_buckets(const std::vector<Slot>& order) {
     std::vector<std::size_t> end(program_.chunks.size(), 0);
     for (std::size_t i = 0; i < order.size(); ++i) end[order[i].chunk] = i;
     std::vector<int> chunks(program_.chunks.size());
     std::iota(chunks.begin(), chunks.end(), 0);
-    std::stable_sort(chunks.begin(), chunks.end(), [&](int a, int b) { return end[a] < end[b]; });
-    return chunks;
-  }
-
-  void add_buckets(const std::vector<Slot>& order) {
-    for (const int c : by_completion(order)) add_buckets(program_.chunks[c]);
+    std::ranges::stable_sort(chunks, {}, [&](int chunk) { return end[chunk]; });
+    for (const int c : chunks) add_buckets(program_.chunks[c]);
   }
 
   // Backward order: the last blocks' gradients are complete first. A block is never cut between buckets, so that its
@@ -394,10 +368,13 @@ class Compiler {
   int emit(Op op, int bucket, int group, Bytes bytes, std::vector<int> after, bool finishes_previous = false) {
     return append(program_, {op, -1, -1, -1, -1, bucket, group, bytes, std::move(after), {}, finishes_previous});
   }
-  // What brings the parameters of a sharded bucket after its step, where passes do not.
-  int emit_gather(int bucket, int step, bool finishes_previous = false) {
-    const Bucket& of = program_.buckets[bucket];
-    return emit(Op::gather_parameters, bucket, of.group, of.count * model::element_size(plan_.precision), {step}, finishes_previous);
+  // Steps a bucket; `gathers` get what then brings its parameters, where passes do not. Returns the step.
+  int emit_step(int index, std::vector<int> after, bool finishes_previous, std::vector<int>& gathers) {
+    const Bucket& of = program_.buckets[index];
+    const Bytes bytes = of.count * model::element_size(plan_.precision);
+    const int step = emit(Op::optimizer_step, index, -1, {}, std::move(after), finishes_previous);
+    if (of.sharded() && of.zero < 3) gathers.push_back(emit(Op::gather_parameters, index, of.group, bytes, {step}, finishes_previous));
+    return step;
   }
 
   // What a stage of this rank exchanges of the tensors before `block`.
@@ -422,12 +399,10 @@ class Compiler {
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
   // can start while the blocks below are still computing.
   std::vector<int> backward_cuts(const Chunk& chunk) const {
-    std::vector<int> cuts = {chunk.first_block};
+    std::set<int, std::greater<>> cuts = {chunk.first_block};
     for (const auto& bucket : program_.buckets)
-      if (const int lowest = lowest_block(bucket); lowest >= chunk.first_block && lowest < chunk.last_block) cuts.push_back(lowest);
-    std::sort(cuts.begin(), cuts.end(), std::greater<>());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    return cuts;
+      if (const int lowest = lowest_block(bucket); lowest >= chunk.first_block && lowest < chunk.last_block) cuts.insert(lowest);
+    return {cuts.begin(), cuts.end()};
   }
 
   // Entries stand in backward order.
@@ -464,36 +439,23 @@ class Compiler {
   int reduce_tied(int index, const Tie& tie, std::vector<int> ready) {
     const Bucket& bucket = program_.buckets[index];
     const bool alike = bucket.whole == 0;
-    std::vector<int> ranks;
+    std::set<int> ranks;
     for (const int block : tie.blocks) {
       const std::vector<int>& holders = plan_.stages[stage_of(block)].ranks;
-      ranks.insert(ranks.end(), alike ? holders.begin() + index_ : holders.begin(), alike ? holders.begin() + index_ + 1 : holders.end());
+      ranks.insert(alike ? holders.begin() + index_ : holders.begin(), alike ? holders.begin() + index_ + 1 : holders.end());
     }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     // Stages may pad it to different lengths.
     const std::int64_t count = alike ? bucket.entries.front().count : bucket.whole;
-    const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
+    const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), {ranks.begin(), ranks.end()});
     return emit(Op::reduce_tied, index, group, count * Bytes(4), std::move(ready));
   }
 
-  // Steps the buckets that blocks [first, last) use first; what the blocks wait for.
+  // Steps the buckets that blocks [first, last) use first, with the gradients of the step before; what the blocks wait for.
   std::vector<int> finish_previous(int first, int last) {
     std::vector<int> out;
-    for (const int index : exchange_order()) {
-      const Bucket& bucket = program_.buckets[index];
-      if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      finish_previous(index, out);
-    }
+    for (const int index : exchange_order())
+      if (const int lowest = lowest_block(program_.buckets[index]); lowest >= first && lowest < last) emit_step(index, {}, true, out);
     return out;
-  }
-
-  // Steps a bucket with the gradients of the step before; `gathers` get what then brings its parameters. Returns the step.
-  int finish_previous(int index, std::vector<int>& gathers) {
-    const Bucket& bucket = program_.buckets[index];
-    const int step = emit(Op::optimizer_step, index, -1, {}, {}, true);
-    if (bucket.sharded() && bucket.zero < 3) gathers.push_back(emit_gather(index, step, true));
-    return step;
   }
 
   std::vector<int> exchange_order() const {
@@ -507,15 +469,11 @@ class Compiler {
     std::map<int, int> steps;  // of the step before, by bucket
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
       if (program_.instructions[i].op == Op::optimizer_step) steps[program_.instructions[i].bucket] = static_cast<int>(i);
-    std::vector<int> reduced;
+    std::vector<int> reduced, gathers;
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
-      if (program_.stale) {
-        std::vector<int> gathers;
-        steps[index] = finish_previous(index, gathers);
-        ready.push_back(steps[index]);
-      }
+      if (program_.stale) ready.push_back(steps[index] = emit_step(index, {}, true, gathers));
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {reduce_tied(index, *tied->second, ready)};
       if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
         ready = {reduced->second};
@@ -531,12 +489,7 @@ class Compiler {
     norm_ =
         emit(Op::reduce_norm, -1, world_group_, Bytes(kScalarBytes), program_.delayed ? std::vector<int>{passes_.last_forward} : reduced);
     if (program_.delayed) return;
-    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
-      const Bucket& bucket = program_.buckets[b];
-      const int index = static_cast<int>(b);
-      const int step = emit(Op::optimizer_step, index, -1, {}, {norm_});
-      if (bucket.sharded() && bucket.zero < 3) emit_gather(index, step);
-    }
+    for (int index = 0; index < std::ssize(program_.buckets); ++index) emit_step(index, {norm_}, false, gathers);
   }
 
   const plan::Plan& plan_;

@@ -4,6 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "base/error.hpp"
+#include "model/forms.hpp"
+
 namespace tessera::program {
 namespace {
 
@@ -14,6 +17,11 @@ class Writer {
  public:
   Writer(const PassOptions& options, Program& program) : options_(options), program_(program), complete_(program.chunks.size(), 0) {
     result_.completes.resize(program.chunks.size());
+    for (const Bucket& bucket : program.buckets) {
+      const std::initializer_list<int> ends = {bucket.entries.back().block, bucket.entries.front().block + 1};
+      if (bucket.zero >= 2) backward_cuts_.insert(ends);
+      if (bucket.zero == 3) forward_cuts_.insert(ends);
+    }
   }
 
   PassResult write(const std::vector<Slot>& order) {
@@ -22,7 +30,7 @@ class Writer {
         overlapped(order[i], order[i + 1]);
         ++i;
       } else {
-        alone(order[i]);
+        send(order[i], compute(order[i], receive(order[i])));
       }
     }
     return std::move(result_);
@@ -47,11 +55,6 @@ class Writer {
     program_.instructions.back().offset = peer.offset;
     program_.instructions.back().crossed = peer.crossed;
     return index;
-  }
-
-  void alone(const Slot& slot) {
-    const std::vector<int> needs = receive(slot);
-    send(slot, compute(slot, needs));
   }
 
   void overlapped(const Slot& first, const Slot& second) {
@@ -95,26 +98,30 @@ class Writer {
     return last;
   }
 
-  int forward(const Slot& slot, std::vector<int> needs) {
-    int index = -1;
-    const auto pass = [&](int first, int last) {
-      index = append(program_, {Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
-      needs = {index};
-    };
-    if (options_.before_first_use && opened_.insert(slot.chunk).second) {
-      std::vector<int> ends = {chunk(slot).first_block};
-      if (options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
-      ends.push_back(chunk(slot).last_block);
-      for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
-        const std::vector<int> more = options_.before_first_use(ends[i], ends[i + 1]);
-        needs.insert(needs.end(), more.begin(), more.end());
-        pass(ends[i], ends[i + 1]);
-      }
-    } else {
-      pass(chunk(slot).first_block, chunk(slot).last_block);
+  // Through blocks [first, last), cut where state is sharded. Returns the last piece.
+  int pass(Op op, const Slot& slot, int first, int last, std::vector<int> needs) {
+    const std::set<int>& cuts = slot.forward ? forward_cuts_ : backward_cuts_;
+    std::vector<int> ends = {first};
+    ends.insert(ends.end(), cuts.upper_bound(first), cuts.lower_bound(last));
+    ends.push_back(last);
+    for (std::size_t piece = 0; piece + 1 < ends.size(); ++piece) {
+      const std::size_t at = slot.forward ? piece : ends.size() - 2 - piece;
+      needs = {append(program_, {op, slot.micro_batch, ends[at], ends[at + 1], -1, -1, -1, {}, std::move(needs)})};
     }
-    result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = index;
-    return index;
+    return needs.front();
+  }
+
+  int forward(const Slot& slot, std::vector<int> needs) {
+    const bool first_use = options_.before_first_use && opened_.insert(slot.chunk).second;
+    std::vector<int> ends = {chunk(slot).first_block};
+    if (first_use && options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
+    ends.push_back(chunk(slot).last_block);
+    for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
+      if (first_use)
+        for (const int other : options_.before_first_use(ends[i], ends[i + 1])) needs.push_back(other);
+      needs = {pass(Op::forward, slot, ends[i], ends[i + 1], std::move(needs))};
+    }
+    return result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = needs.front();
   }
 
   int backward(const Slot& slot, std::vector<int> needs) {
@@ -124,16 +131,14 @@ class Writer {
     const bool final = slot.part != Backward::input && ++complete_[slot.chunk] == program_.micro_batches;
     if (slot.part == Backward::weight) needs.push_back(inputs_.at({slot.chunk, slot.micro_batch}));
     int upper = chunk(slot).last_block;
-    int last = -1;
     for (const int lower : final ? options_.cuts[slot.chunk] : std::vector<int>{begin}) {
       if (lower >= upper) continue;
-      last = append(program_, {op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
-      needs = {last};
+      needs = {pass(op, slot, lower, upper, std::move(needs))};
       upper = lower;
-      if (final) result_.completes[slot.chunk][lower] = last;
+      if (final) result_.completes[slot.chunk][lower] = needs.front();
     }
-    if (slot.part != Backward::weight) inputs_[{slot.chunk, slot.micro_batch}] = last;
-    return last;
+    if (slot.part != Backward::weight) inputs_[{slot.chunk, slot.micro_batch}] = needs.front();
+    return needs.front();
   }
 
   void send(const Slot& slot, int after) {
@@ -155,6 +160,7 @@ class Writer {
   std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
   std::vector<std::vector<int>> sends_;                     // of activations, by pass in order
   std::set<int> opened_;                                    // chunks that have passed forward
+  std::set<int> forward_cuts_, backward_cuts_;              // blocks before which passes are cut, as a bucket under ZeRO-2 or 3 begins
   std::vector<std::int64_t> complete_;                      // by chunk: micro-batches whose weight gradients are in
 };
 
@@ -167,6 +173,30 @@ int append(Program& program, Instruction instruction) {
 
 PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program) {
   return Writer(options, program).write(order);
+}
+
+void add_pull(Program& program, int block, const model::BlockSpec& tables) {
+  // Those of all micro-batches, at most: where no key repeats.
+  const std::int64_t lookups = program.cut_of(block).micro_batch_size * program.micro_batches * model::lookups_of_sample(tables);
+  append(program, {Op::pull_rows, -1, block, block + 1, -1, -1, -1, lookups * bytes_of_row(tables.dim("dim")), {}});
+}
+
+void wait_for_pull(Program& program) {
+  std::vector<Instruction>& all = program.instructions;
+  const Instruction& pull = all.front();
+  ensure(pull.op == Op::pull_rows, "a program that reads tables pulls rows");
+  const auto reader = std::ranges::find_if(all, [&](const Instruction& each) {
+    return each.op == Op::forward && each.first_block <= pull.first_block && pull.first_block < each.last_block;
+  });
+  (program.rows_ahead ? reader->after_previous : reader->after).push_back(0);
+}
+
+void add_push(Program& program, int block, std::vector<int> after) {
+  wait_for_pull(program);
+  const Bytes bytes = program.instructions.front().bytes;
+  const int push = append(program, {Op::push_rows, -1, block, block + 1, -1, -1, -1, bytes, std::move(after)});
+  // A server takes what a rank asks for in order: the next pull sees the push.
+  program.instructions.front().after_previous = {push};
 }
 
 }  // namespace tessera::program

@@ -39,11 +39,12 @@ struct PassResult {
   std::vector<std::map<int, int>> completes;
 };
 
-// Appends the instructions of `order` to the program, whose chunks are set.
+// Appends the instructions of `order` to the program, whose chunks and buckets are set: each pass cut where a bucket under ZeRO-2 or 3
+// begins.
 PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program);
 
 // What ZeRO-2 and ZeRO-3 add to the passes. The program holds its buckets and passes and messages alone, and under a delayed exchange the
-// steps that these wait for. Cuts each pass where a bucket under ZeRO-2 or 3 begins, and adds
+// steps that these wait for. Adds
 //   - under ZeRO-3, a gather of each bucket before the passes that read it, at the earliest when the pass before the last one ends: a rank
 //     holds the gathered parameters of two neighbouring passes at most; under a delayed exchange after the step of the bucket, too;
 //   - under ZeRO-2 and 3, a reduce-scatter of each bucket after each micro-batch's backward pass, for which the next pass that adds to the
@@ -52,12 +53,10 @@ PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& o
 // then says where its instructions stand now.
 std::map<int, int> add_shard_exchanges(Program& program, PassResult& passes, int loss_block, Bytes element);
 
-// Appends the pull from parameter servers of the rows that all micro-batches read in `block`, which has the tables. Before the passes are
-// there.
+// Begins the program with the pull from parameter servers of the rows that all micro-batches read in `block`, which has the tables.
 void add_pull(Program& program, int block, const model::BlockSpec& tables);
-// Has the first pass that reads them wait for the pull: of its own step, or with Program::rows_ahead of the one before. Returns the pull's
-// index.
-int wait_for_pull(Program& program);
+// Has the first pass that reads them wait for the pull: of its own step, or with Program::rows_ahead of the one before.
+void wait_for_pull(Program& program);
 // Does so, and appends the push, which waits for `after`; the next step's pull waits for it.
 void add_push(Program& program, int block, std::vector<int> after);
 

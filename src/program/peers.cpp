@@ -9,7 +9,7 @@ using plan::Stage;
 using plan::Strategy;
 
 // Elements [begin, end) of a micro-batch.
-struct Interval {
+struct Elements {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t count() const { return end - begin; }
@@ -32,17 +32,17 @@ bool alike(const Side& a, const Side& b) {
 }
 
 // What a rank and its tensor-parallel peers all hold: of one of cp parts of a replica.
-Interval held_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
+Elements held_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
   const int tp = side.strategy.tp;
   const int first = index / tp * tp;
   return {plan.items_before(side.stage, first, elements), plan.items_before(side.stage, first + tp, elements)};
 }
 
 // Of what a replica holds, on each of its tensor-parallel ranks.
-std::int64_t part_of(const Interval& held, int tp) { return (held.count() + tp - 1) / tp; }
+std::int64_t part_of(const Elements& held, int tp) { return (held.count() + tp - 1) / tp; }
 
-Interval passed_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
-  const Interval held = held_by(plan, side, index, elements);
+Elements passed_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
+  const Elements held = held_by(plan, side, index, elements);
   const std::int64_t part = part_of(held, side.strategy.tp);
   const std::int64_t begin = std::min(held.end, held.begin + index % side.strategy.tp * part);
   return {begin, std::min(held.end, begin + part)};
@@ -55,7 +55,7 @@ Part passed_part(const plan::Plan& plan, const Side& side, int index, std::int64
   Part out{
       .samples_before = plan.items_before(side.stage, first, plan.samples()), .context_index = index / s.tp % s.cp, .context_size = s.cp};
   out.samples = plan.items_before(side.stage, first + s.cp * s.tp, plan.samples()) - out.samples_before;
-  const Interval held{0, out.samples * each / s.cp};
+  const Elements held{0, out.samples * each / s.cp};
   const std::int64_t part = part_of(held, s.tp);
   out.begin = std::min(held.end, index % s.tp * part);
   out.end = std::min(held.end, out.begin + part);
@@ -73,10 +73,10 @@ Bytes gathered_by(const plan::Plan& plan, const Side& side, int index, const Bou
 Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, const BoundaryTensors& tensors) {
   const Side mine = side_of(plan, own, other);
   const Side theirs = side_of(plan, other, own);
-  const auto message = [&](int peer, const Interval& elements) {
+  const auto message = [&](int peer, const Elements& elements) {
     return Peer{theirs.stage.ranks[peer], elements.begin * tensors.element, elements.count() * tensors.element};
   };
-  const Interval passed = passed_by(plan, mine, index, tensors.elements);
+  const Elements passed = passed_by(plan, mine, index, tensors.elements);
   Boundary out;
   if (alike(mine, theirs)) {
     out.peers = {message(index, mine.strategy.sequence_parallel ? passed : held_by(plan, mine, index, tensors.elements))};
@@ -96,8 +96,8 @@ Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, cons
     return out;
   }
   for (int peer = 0; peer < theirs.stage.width(); ++peer) {
-    const Interval other_passed = passed_by(plan, theirs, peer, tensors.elements);
-    const Interval common{std::max(passed.begin, other_passed.begin), std::min(passed.end, other_passed.end)};
+    const Elements other_passed = passed_by(plan, theirs, peer, tensors.elements);
+    const Elements common{std::max(passed.begin, other_passed.begin), std::min(passed.end, other_passed.end)};
     if (common.count() > 0) out.peers.push_back(message(peer, common));
   }
   return out;

@@ -6,16 +6,45 @@ namespace tessera::program {
 
 namespace {
 
+constexpr const char *kComputed = "what it computes", *kActivations = "activations", *kGradients = "gradients of activations",
+                     *kSum = "the sum of gradients";
+
+struct Words {
+  const char* name;
+  const char* awaited;  // what it is that those who wait for it wait for
+};
 // By Op.
-constexpr const char* kNames[] = {
-    "forward",       "backward",         "backward_input",    "backward_weight",   "send_activation", "receive_activation",
-    "send_gradient", "receive_gradient", "gather_activation", "gather_gradient",   "reduce_tied",     "reduce_gradients",
-    "reduce_shards", "reduce_norm",      "optimizer_step",    "gather_parameters", "pull_rows",       "push_rows"};
-static_assert(std::size(kNames) == static_cast<std::size_t>(Op::push_rows) + 1);
+constexpr Words kWords[] = {{"forward", kComputed},
+                            {"backward", kComputed},
+                            {"backward_input", kComputed},
+                            {"backward_weight", kComputed},
+                            {"send_activation", kActivations},
+                            {"receive_activation", kActivations},
+                            {"send_gradient", kGradients},
+                            {"receive_gradient", kGradients},
+                            {"gather_activation", kActivations},
+                            {"gather_gradient", kGradients},
+                            {"reduce_tied", "the sum of tied gradients"},
+                            {"reduce_gradients", kSum},
+                            {"reduce_shards", kSum},
+                            {"reduce_norm", "the norm of all gradients"},
+                            {"optimizer_step", kComputed},
+                            {"gather_parameters", "parameters"},
+                            {"pull_rows", "rows of tables"},
+                            {"push_rows", "gradients of rows"}};
+static_assert(std::size(kWords) == static_cast<std::size_t>(Op::push_rows) + 1);
+
+const Words& words_of(Op op) { return kWords[static_cast<std::size_t>(op)]; }
+
+std::string with_index(std::string what, const Instruction& instruction) {
+  if (instruction.micro_batch >= 0) what += text(" of micro-batch ", instruction.micro_batch);
+  if (instruction.bucket >= 0) what += text(" of bucket ", instruction.bucket);
+  return what;
+}
 
 }  // namespace
 
-const char* name_of(Op op) { return kNames[static_cast<std::size_t>(op)]; }
+const char* name_of(Op op) { return words_of(op).name; }
 
 bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
@@ -30,8 +59,7 @@ bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op
 bool is_of_rows(Op op) { return op == Op::pull_rows || op == Op::push_rows; }
 
 bool Program::crosses_steps() const {
-  return delayed ||
-         std::any_of(instructions.begin(), instructions.end(), [](const Instruction& each) { return !each.after_previous.empty(); });
+  return delayed || std::ranges::any_of(instructions, [](const Instruction& each) { return !each.after_previous.empty(); });
 }
 
 const plan::Strategy& Program::strategy_of(int block) const {
@@ -79,46 +107,26 @@ Part Cut::part(std::int64_t each, int ahead) const {
   return out;
 }
 
+std::int64_t change_of(const plan::ChunkBytes& of, Op pass) {
+  switch (pass) {
+    case Op::forward: return of.saved;
+    case Op::backward: return -of.saved;
+    case Op::backward_input: return of.saved_for_weight - of.saved;
+    default: return -of.saved_for_weight;
+  }
+}
+
 std::string place(const Program& program, int index) {
-  const Instruction& instruction = program.instructions[index];
-  std::string out = name_of(instruction.op);
-  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
-  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
-  return out;
+  return with_index(name_of(program.instructions[index].op), program.instructions[index]);
 }
 
 std::string label(const Program& program, int index) {
   return text("rank ", program.rank, " instruction ", index, " (", place(program, index), ")");
 }
 
-namespace {
-
-std::string what_comes_of(Op op) {
-  switch (op) {
-    case Op::send_activation:
-    case Op::receive_activation:
-    case Op::gather_activation: return "activations";
-    case Op::send_gradient:
-    case Op::receive_gradient:
-    case Op::gather_gradient: return "gradients of activations";
-    case Op::reduce_tied: return "the sum of tied gradients";
-    case Op::reduce_gradients:
-    case Op::reduce_shards: return "the sum of gradients";
-    case Op::reduce_norm: return "the norm of all gradients";
-    case Op::gather_parameters: return "parameters";
-    case Op::pull_rows: return "rows of tables";
-    case Op::push_rows: return "gradients of rows";
-    default: return "what it computes";
-  }
-}
-
-}  // namespace
-
 std::string awaited(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
-  std::string out = what_comes_of(instruction.op);
-  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
-  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  const std::string out = with_index(words_of(instruction.op).awaited, instruction);
   if (is_of_rows(instruction.op))
     return out + (instruction.op == Op::pull_rows ? " from parameter servers" : " to be taken by parameter servers");
   if (instruction.peer >= 0) return out + text(is_send(instruction.op) ? " to be taken by rank " : " from rank ", instruction.peer);

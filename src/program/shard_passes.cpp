@@ -12,37 +12,23 @@ bool is_pass(Op op) { return op == Op::forward || is_backward(op); }
 
 class ShardWriter {
  public:
-  ShardWriter(Program& program, int loss_block, Bytes element) : program_(program), loss_block_(loss_block), element_(element) {
-    for (const Bucket& bucket : program.buckets) {
-      if (bucket.zero < 2) continue;
-      for (std::set<int>* cuts : {&backward_cuts_, bucket.zero == 3 ? &forward_cuts_ : nullptr}) {
-        if (cuts == nullptr) continue;
-        cuts->insert(bucket.entries.back().block);
-        cuts->insert(bucket.entries.front().block + 1);
-      }
-    }
-  }
+  ShardWriter(Program& program, int loss_block, Bytes element) : program_(program), loss_block_(loss_block), element_(element) {}
 
   std::map<int, int> write(PassResult& passes) {
-    cut();
-    for (std::size_t i = 0; i < cut_.size(); ++i)
-      if (is_pass(cut_[i].op)) passes_.push_back(static_cast<int>(i));
-    std::vector<Instruction> instructions;
-    std::swap(program_.instructions, instructions);
-    place_.assign(cut_.size(), -1);
-    std::size_t pass = 0;
-    for (std::size_t i = 0; i < cut_.size(); ++i) {
-      Instruction& instruction = cut_[i];
+    std::swap(program_.instructions, before_);
+    place_.assign(before_.size(), -1);
+    for (std::size_t i = 0; i < before_.size(); ++i) {
+      Instruction& instruction = before_[i];
       for (int& dependency : instruction.after) dependency = place_[dependency];
       if (is_pass(instruction.op)) {
-        add_pass(instruction, pass++, static_cast<int>(i));
+        add_pass(instruction, static_cast<int>(i));
       } else {
         place_[i] = append(program_, std::move(instruction));
         if (const Instruction& made = program_.instructions.back(); made.op == Op::optimizer_step) steps_[made.bucket] = place_[i];
       }
     }
     const auto moved = [&](int& index) {
-      if (index >= 0) index = place_[end_[index]];
+      if (index >= 0) index = place_[index];
     };
     moved(passes.last_forward);
     for (auto& completes : passes.completes)
@@ -51,33 +37,6 @@ class ShardWriter {
   }
 
  private:
-  // Fills cut_, whose dependencies are indices into it, and end_.
-  void cut() {
-    for (const Instruction& instruction : program_.instructions) {
-      std::vector<int> after;
-      for (const int dependency : instruction.after) after.push_back(end_[dependency]);
-      if (!is_pass(instruction.op)) {
-        cut_.push_back(instruction);
-        cut_.back().after = std::move(after);
-      } else {
-        const bool forward = instruction.op == Op::forward;
-        const std::set<int>& cuts = forward ? forward_cuts_ : backward_cuts_;
-        std::vector<int> ends = {instruction.first_block};
-        for (auto at = cuts.upper_bound(instruction.first_block); at != cuts.end() && *at < instruction.last_block; ++at)
-          ends.push_back(*at);
-        ends.push_back(instruction.last_block);
-        for (std::size_t piece = 0; piece + 1 < ends.size(); ++piece) {
-          const std::size_t at = forward ? piece : ends.size() - 2 - piece;
-          cut_.push_back(instruction);
-          cut_.back().first_block = ends[at];
-          cut_.back().last_block = ends[at + 1];
-          cut_.back().after = std::exchange(after, {static_cast<int>(cut_.size()) - 1});
-        }
-      }
-      end_.push_back(static_cast<int>(cut_.size()) - 1);
-    }
-  }
-
   std::set<int> reads(const Instruction& pass) const {
     return buckets(pass, 3, [&](const Bucket&) { return true; });
   }
@@ -119,23 +78,16 @@ class ShardWriter {
     }
   }
 
-  void add_pass(Instruction& pass, std::size_t number, int index) {
+  void add_pass(Instruction& pass, int index) {
     gather(pass, {});
-    const Instruction* const next = number + 1 < passes_.size() ? &cut_[passes_[number + 1]] : nullptr;
-    const std::set<int> now = reads(pass);
-    const std::set<int> later = next != nullptr ? reads(*next) : std::set<int>();
-    if (next != nullptr) gather(*next, last_pass_ >= 0 ? std::vector<int>{last_pass_} : std::vector<int>{});
+    const auto next = std::find_if(before_.begin() + index + 1, before_.end(), [](const Instruction& each) { return is_pass(each.op); });
+    const std::set<int> now = reads(pass), later = next != before_.end() ? reads(*next) : std::set<int>();
+    if (next != before_.end()) gather(*next, last_pass_ >= 0 ? std::vector<int>{last_pass_} : std::vector<int>{});
     for (const int b : now)
-      if (const auto found = gathered_.find(b); found != gathered_.end()) {
-        pass.after.push_back(found->second);
-        gathered_.erase(found);
-      }
+      if (const auto gather = gathered_.extract(b)) pass.after.push_back(gather.mapped());
     for (const int b : adds_to(pass)) {
       pass.adds_to.push_back(b);
-      if (const auto found = under_way_.find(b); found != under_way_.end()) {
-        pass.after.push_back(found->second);
-        under_way_.erase(found);
-      }
+      if (const auto reduction = under_way_.extract(b)) pass.after.push_back(reduction.mapped());
     }
     // Beside the gradients of a pass only those of one pass before it are held whole, as costs count them.
     if (!pass.adds_to.empty()) pass.after.insert(pass.after.end(), reduced_before_.begin(), reduced_before_.end());
@@ -167,12 +119,8 @@ class ShardWriter {
   Program& program_;
   const int loss_block_;
   const Bytes element_;
-  std::set<int> forward_cuts_;  // blocks before which forward passes are cut
-  std::set<int> backward_cuts_;
-  std::vector<Instruction> cut_;  // the program with its passes cut
-  std::vector<int> end_;          // by instruction before: index into cut_ of its last piece
-  std::vector<int> passes_;       // indices into cut_
-  std::vector<int> place_;        // by index into cut_: index into the program
+  std::vector<Instruction> before_;  // the program without exchanges of the state
+  std::vector<int> place_;           // by index into before_: index into the program
   int last_pass_ = -1;
   std::set<int> held_;               // ZeRO-3: buckets that are gathered, or being so
   std::map<int, int> gathered_;      // of these, the gathers that no pass has waited for
@@ -186,7 +134,7 @@ class ShardWriter {
 }  // namespace
 
 std::map<int, int> add_shard_exchanges(Program& program, PassResult& passes, int loss_block, Bytes element) {
-  if (std::none_of(program.buckets.begin(), program.buckets.end(), [](const Bucket& bucket) { return bucket.zero >= 2; })) return {};
+  if (std::ranges::none_of(program.buckets, [](const Bucket& bucket) { return bucket.zero >= 2; })) return {};
   return ShardWriter(program, loss_block, element).write(passes);
 }
 

@@ -82,13 +82,12 @@ RankTime time_of(const TracedRank& rank, int index, const std::map<InstructionKe
   const Intervals rest = without(step, without(united(computing), exchanges));
   const Intervals waiting = without(rest, united(reading));
   const Intervals idle = without(waiting, united(moving));
-  RankTime out;
-  out.exposures = without(waiting, idle);
-  out.computing = rank.step.end - rank.step.begin - length_of(rest);
-  out.exposed = length_of(out.exposures);
-  out.reading = length_of(rest) - length_of(waiting);
-  out.idle = length_of(idle);
-  return out;
+  const Intervals exposures = without(waiting, idle);
+  return {.computing = rank.step.end - rank.step.begin - length_of(rest),
+          .exposed = length_of(exposures),
+          .reading = length_of(rest) - length_of(waiting),
+          .idle = length_of(idle),
+          .exposures = exposures};
 }
 
 RankTime operator+(const RankTime& a, const RankTime& b) {
@@ -117,29 +116,25 @@ RankTime typical_of(const std::vector<RankTime>& times, Seconds length) {
 }  // namespace
 
 std::map<InstructionKey, Interval> transfers_of(const TracedStep& step) {
-  struct Member {
-    InstructionKey key;
-    const TracedInstruction* instruction;
-  };
-  std::map<Meeting, std::vector<Member>> meetings;
+  std::map<Meeting, std::vector<std::pair<InstructionKey, const TracedInstruction*>>> meetings;
   for (const auto& [rank, of] : step) {
     std::map<std::pair<Op, std::string>, int> seen;
     for (const auto& [index, instruction] : of.instructions)
       if (!is_compute(instruction.op))
-        meetings[meeting_of(rank, instruction, seen[{instruction.op, instruction.group}]++)].push_back({{rank, index}, &instruction});
+        meetings[meeting_of(rank, instruction, seen[{instruction.op, instruction.group}]++)].emplace_back(InstructionKey(rank, index),
+                                                                                                          &instruction);
   }
   std::map<InstructionKey, Interval> out;
   for (const auto& [meeting, members] : meetings) {
-    Seconds begin = members.front().instruction->time.begin;
+    Seconds begin = members.front().second->time.begin;
     std::optional<Seconds> received;
-    for (const Member& member : members) {
-      begin = std::max(begin, member.instruction->time.begin);
-      if (is_receive(member.instruction->op))
-        received = std::max(received.value_or(member.instruction->time.end), member.instruction->time.end);
+    for (const auto& [key, instruction] : members) {
+      begin = std::max(begin, instruction->time.begin);
+      if (is_receive(instruction->op)) received = std::max(received.value_or(instruction->time.end), instruction->time.end);
     }
-    for (const Member& member : members) {
-      const Seconds end = received.value_or(member.instruction->time.end);
-      out[member.key] = {std::min(begin, end), end};
+    for (const auto& [key, instruction] : members) {
+      const Seconds end = received.value_or(instruction->time.end);
+      out[key] = {std::min(begin, end), end};
     }
   }
   return out;

@@ -13,8 +13,6 @@ using model::Exchange;
 constexpr Bytes kCountBytes(8);
 constexpr Bytes kWeightBytes(4);
 
-bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input; }
-
 class Counter {
  public:
   Counter(const Program& program, const std::vector<model::BlockInstance>& blocks, const std::vector<std::int64_t>& elements_before,
@@ -23,7 +21,7 @@ class Counter {
 
   void count() {
     for (const Instruction& instruction : program_.instructions) {
-      if (instruction.op == Op::forward || is_backward(instruction.op))
+      if (instruction.op == Op::forward || instruction.op == Op::backward || instruction.op == Op::backward_input)
         count_pass(instruction);
       else if (is_send(instruction.op))
         add(kPipelineGroup, "send", 1, instruction.bytes);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "program/streams.hpp"
 
@@ -38,39 +39,41 @@ struct Task {
   double slowed = 1;
 };
 
+// How far a program has come.
+struct Progress {
+  program::MemoryBudget budget;
+  std::vector<bool> done;  // by instruction
+  int beside = 0;          // tasks under way for which Task::beside holds
+  double slows = 1;        // how many times longer computing takes beside them
+  bool computing = false;
+  std::int64_t communicating = 0;  // the last event before which it communicated and did not compute
+  bool dirty = false;              // something of it has ended: what waits for that may start
+  double first_pass = -1;          // when it began; -1 before
+  Bytes activations = {};
+  int in_flight = 0;  // micro-batches times chunks
+};
+
 class Engine {
  public:
   Engine(const std::vector<Program>& programs, const std::function<int(int)>& program_of, Costs& costs)
-      : programs_(programs), costs_(costs), streams_(program::streams_of(programs, program_of)) {
-    const std::size_t count = programs.size();
-    head_.assign(streams_.streams.size(), 0);
-    running_.assign(streams_.streams.size(), false);
-    beside_.assign(count, 0);
-    slows_.assign(count, 1);
-    computing_.assign(count, false);
-    communicating_.assign(count, 0);
-    dirty_flag_.assign(count, false);
-    result_.ranks.resize(count);
-    first_pass_.assign(count, -1);
-    activations_.resize(count);
-    in_flight_.assign(count, 0);
-    for (std::size_t p = 0; p < count; ++p) {
-      done_.emplace_back(programs[p].instructions.size(), false);
-      budgets_.push_back(costs.memory(static_cast<int>(p)));
-      remember(static_cast<int>(p));
-      touch(static_cast<int>(p));
+      : programs_(programs),
+        costs_(costs),
+        streams_(program::streams_of(programs, program_of)),
+        head_(streams_.streams.size(), 0),
+        running_(streams_.streams.size(), false) {
+    result_.ranks.resize(programs.size());
+    for (int p = 0; p < std::ssize(programs); ++p) {
+      progress_.push_back({costs.memory(p), std::vector<bool>(programs[p].instructions.size(), false)});
+      remember(p);
+      touch(p);
     }
   }
 
   Result run() {
-    start_what_can();
-    while (!tasks_.empty()) {
-      advance();
-      start_what_can();
-    }
+    for (start_what_can(); !tasks_.empty(); start_what_can()) advance();
     for (std::size_t p = 0; p < programs_.size(); ++p)
-      for (std::size_t i = 0; i < done_[p].size(); ++i)
-        if (!done_[p][i])
+      for (std::size_t i = 0; i < progress_[p].done.size(); ++i)
+        if (!progress_[p].done[i])
           throw Error(ErrorCode::internal,
                       text("the programs wait for each other: instruction ", i, " (", program::name_of(programs_[p].instructions[i].op),
                            ") never starts"),
@@ -86,21 +89,18 @@ class Engine {
   bool ready(int stream) const {
     if (running_[stream] || head_[stream] == streams_.streams[stream].instructions.size()) return false;
     const auto& after = at(stream).after;
-    const auto& done = done_[program(stream)];
-    return std::all_of(after.begin(), after.end(), [&](int dependency) { return done[dependency]; });
+    const auto& done = progress_[program(stream)].done;
+    return std::ranges::all_of(after, [&](int dependency) { return done[dependency]; });
   }
 
-  // Something of this program has ended: what waits for it may start.
   void touch(int program) {
-    if (dirty_flag_[program]) return;
-    dirty_flag_[program] = true;
-    dirty_.push_back(program);
+    if (!std::exchange(progress_[program].dirty, true)) dirty_.push_back(program);
   }
 
   void start_what_can() {
     std::sort(dirty_.begin(), dirty_.end());
     for (const int program : dirty_) {
-      dirty_flag_[program] = false;
+      progress_[program].dirty = false;
       for (const int stream : streams_.of_program[program]) try_start(stream);
     }
     dirty_.clear();
@@ -113,8 +113,7 @@ class Engine {
     if (connection < 0) return start_compute(stream);
     const Connection& of = streams_.connections[connection];
     if (static_cast<int>(of.streams.size()) < of.expected) return;
-    if (of.streams.size() == 1 || std::all_of(of.streams.begin(), of.streams.end(), [&](int other) { return ready(other); }))
-      start_transfer(of);
+    if (of.streams.size() == 1 || std::ranges::all_of(of.streams, [&](int other) { return ready(other); })) start_transfer(of);
   }
 
   void start_transfer(const Connection& connection) {
@@ -133,12 +132,16 @@ class Engine {
     task.uses = std::move(transfer.uses);
     task.slowed = transfer.slowed;
     if (task.beside)
-      for (const int stream : task.streams) slows_[program(stream)] = std::max(slows_[program(stream)], transfer.slows);
+      for (const int stream : task.streams) {
+        double& slows = progress_[program(stream)].slows;
+        slows = std::max(slows, transfer.slows);
+      }
     begin(std::move(task), transfer.seconds);
   }
 
   void start_compute(int stream) {
     const int p = program(stream);
+    Progress& progress = progress_[p];
     const Instruction& instruction = at(stream);
     Compute compute = costs_.compute(p, instruction);
     Task task;
@@ -147,15 +150,8 @@ class Engine {
     task.transfer_id = compute.transfer_id;
     if (compute.seconds > 0) task.recompute = compute.recompute / compute.seconds;
     if (compute.exposed.seconds > 0) task.then = std::move(compute.exposed);
-    if (instruction.op != Op::optimizer_step && first_pass_[p] < 0) first_pass_[p] = now_;
-    if (instruction.op == Op::forward && programs_[p].training) {
-      const int chunk = programs_[p].chunk_of(instruction.first_block);
-      if (instruction.first_block == programs_[p].chunks[chunk].first_block) {
-        activations_[p] += Bytes(change_of(budgets_[p].chunks[chunk], instruction.op));
-        ++in_flight_[p];
-        remember(p);
-      }
-    }
+    if (instruction.op != Op::optimizer_step && progress.first_pass < 0) progress.first_pass = now_;
+    if (instruction.op == Op::forward && programs_[p].training) hold(p, instruction, 1);
     begin(std::move(task), compute.seconds);
   }
 
@@ -164,8 +160,8 @@ class Engine {
     task.begin = now_;
     for (const int stream : task.streams) {
       running_[stream] = true;
-      if (task.beside) ++beside_[program(stream)];
-      if (task.computing) computing_[program(stream)] = true;
+      if (task.beside) ++progress_[program(stream)].beside;
+      if (task.computing) progress_[program(stream)].computing = true;
     }
     load(task, 1);
     tasks_.push_back(std::move(task));
@@ -190,9 +186,9 @@ class Engine {
       int sharing = 1;
       if (!task.computing)
         for (const Use& use : task.uses) sharing = std::max(sharing, users_[use.resource]);
-      task.rate = task.computing ? 1.0 / slows_[program(task.streams.front())] : 1.0 / sharing;
-      const auto computes = [&](int stream) { return computing_[program(stream)]; };
-      if (task.beside && task.slowed > 1 && std::any_of(task.streams.begin(), task.streams.end(), computes)) task.rate /= task.slowed;
+      task.rate = task.computing ? 1.0 / progress_[program(task.streams.front())].slows : 1.0 / sharing;
+      const auto computes = [&](int stream) { return progress_[program(stream)].computing; };
+      if (task.beside && task.slowed > 1 && std::ranges::any_of(task.streams, computes)) task.rate /= task.slowed;
     }
   }
 
@@ -221,10 +217,9 @@ class Engine {
   void count(const Task& task, double step) {
     if (task.computing) return count_computing(task, step);
     for (const int stream : task.streams) {
-      const int p = program(stream);
-      if (computing_[p] || communicating_[p] == event_) continue;
-      communicating_[p] = event_;
-      RankResult& rank = result_.ranks[p];
+      Progress& progress = progress_[program(stream)];
+      if (progress.computing || std::exchange(progress.communicating, event_) == event_) continue;
+      RankResult& rank = result_.ranks[program(stream)];
       rank.exposed += Seconds(step);
       const Op op = at(stream).op;
       (program::is_compute(op)                                       ? rank.spent.in_passes
@@ -251,7 +246,7 @@ class Engine {
 
   void end(Task task) {
     load(task, -1);
-    if (task.computing) computing_[program(task.streams.front())] = false;
+    if (task.computing) progress_[program(task.streams.front())].computing = false;
     if (task.computing && task.then) {
       // The same instruction goes on as exposed communication.
       task.total = task.left = task.then->seconds;
@@ -265,11 +260,11 @@ class Engine {
     }
     for (const int stream : task.streams) {
       const int p = program(stream);
-      if (task.beside && --beside_[p] == 0) slows_[p] = 1;
+      if (task.beside && --progress_[p].beside == 0) progress_[p].slows = 1;
       if (streams_.streams[stream].connection < 0) end_compute(p, at(stream));
       result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_),
                                Seconds(task.exposed_from < 0 ? 0 : now_ - task.exposed_from)});
-      done_[p][index(stream)] = true;
+      progress_[p].done[index(stream)] = true;
       running_[stream] = false;
       ++head_[stream];
       touch(p);
@@ -278,17 +273,22 @@ class Engine {
 
   void end_compute(int p, const Instruction& instruction) {
     if (instruction.op == Op::optimizer_step) return;
-    result_.ranks[p].passes = Seconds(now_ - first_pass_[p]);
-    if (instruction.op == Op::forward) return;
-    const int chunk = programs_[p].chunk_of(instruction.first_block);
-    if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
-    activations_[p] += Bytes(change_of(budgets_[p].chunks[chunk], instruction.op));
-    if (instruction.op != Op::backward_input) --in_flight_[p];
+    result_.ranks[p].passes = Seconds(now_ - progress_[p].first_pass);
+    if (instruction.op != Op::forward) hold(p, instruction, instruction.op == Op::backward_input ? 0 : -1);
+  }
+
+  // Passes of a chunk's first block begin and end to hold its activations.
+  void hold(int p, const Instruction& pass, int micro_batches) {
+    const int chunk = programs_[p].chunk_of(pass.first_block);
+    if (pass.first_block != programs_[p].chunks[chunk].first_block) return;
+    progress_[p].activations += Bytes(change_of(progress_[p].budget.chunks[chunk], pass.op));
+    progress_[p].in_flight += micro_batches;
     remember(p);
   }
 
   void remember(int p) {
-    const Bytes now = budgets_[p].fixed + activations_[p] + (in_flight_[p] > 0 ? budgets_[p].workspace : Bytes());
+    const Progress& of = progress_[p];
+    const Bytes now = of.budget.fixed + of.activations + (of.in_flight > 0 ? of.budget.workspace : Bytes());
     result_.memory.push_back({programs_[p].rank, Seconds(now_), now});
     result_.ranks[p].peak_memory = std::max(result_.ranks[p].peak_memory, now);
   }
@@ -307,22 +307,13 @@ class Engine {
   program::Streams streams_;
   double now_ = 0;
   std::vector<Task> tasks_;
-  std::vector<std::size_t> head_;        // by stream
-  std::vector<bool> running_;            // by stream: its head
-  std::vector<std::vector<bool>> done_;  // by program, instruction
-  std::vector<int> beside_;              // by program: under way
-  std::vector<double> slows_;            // by program: how many times longer computing takes beside them
-  std::vector<bool> computing_;          // by program
+  std::vector<std::size_t> head_;   // by stream
+  std::vector<bool> running_;       // by stream: its head
+  std::vector<Progress> progress_;  // by program
   std::int64_t event_ = 0;
-  std::vector<std::int64_t> communicating_;     // by program: the last event before which it communicated and did not compute
   std::vector<int> users_;                      // by resource
   std::map<std::pair<int, int>, int> members_;  // of a transfer that several ranks see, by resource and transfer id
-  std::vector<int> dirty_;
-  std::vector<bool> dirty_flag_;
-  std::vector<double> first_pass_;  // by program; -1 before it
-  std::vector<Bytes> activations_;  // by program: bytes
-  std::vector<int> in_flight_;      // by program: micro-batches times chunks
-  std::vector<program::MemoryBudget> budgets_;
+  std::vector<int> dirty_;                      // programs
   Result result_;
 };
 
@@ -336,15 +327,10 @@ void add_shares(Result& result, const std::vector<Program>& programs, const std:
   }
   result.bubble = whole > 0 ? std::clamp(1 - result.utilization - result.exposed, 0.0, 1.0) : 0;
   std::vector<double> passing(programs.size(), 0);
-  std::vector<int> by_rank;
-  for (std::size_t p = 0; p < programs.size(); ++p) {
-    by_rank.resize(std::max<std::size_t>(by_rank.size(), programs[p].rank + 1), -1);
-    by_rank[programs[p].rank] = static_cast<int>(p);
-  }
   for (const Span& span : result.spans) {
-    const auto& instruction = programs[by_rank[span.rank]].instructions[span.instruction];
-    if (is_compute(instruction.op) && instruction.op != Op::optimizer_step)
-      passing[by_rank[span.rank]] += span.end.value - span.begin.value;
+    const int program = program_of[span.rank];
+    const Op op = programs[program].instructions[span.instruction].op;
+    if (is_compute(op) && op != Op::optimizer_step) passing[program] += span.end.value - span.begin.value;
   }
   double longest = 0;
   for (std::size_t r = 0; r < result.ranks.size(); ++r) {
@@ -364,10 +350,8 @@ constexpr int kSettled = 4;
 Result run_settled(const std::vector<Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
   const Result before = Engine(program::unrolled(programs, kSettled - 1), program_of, costs).run();
   Result out = Engine(program::unrolled(programs, kSettled), program_of, costs).run();
-  std::map<int, int> counts;  // by rank: instructions of a step
-  for (const Program& program : programs) counts[program.rank] = static_cast<int>(program.instructions.size());
+  for (Span& span : out.spans) span.instruction -= (kSettled - 1) * static_cast<int>(programs[program_of(span.rank)].instructions.size());
   // The clock starts with the step's first pass.
-  for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
   std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
   const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
   for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exposed};
@@ -380,18 +364,16 @@ Result run_settled(const std::vector<Program>& programs, const std::function<int
     rank.exposed -= before.ranks[r].exposed;
     for (Seconds Spent::*part : kSpent) rank.spent.*part -= before.ranks[r].spent.*part;
     rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
-    Seconds first;
+    std::optional<Seconds> first;
     Seconds last;
-    bool passed = false;
     for (const Span& span : out.spans) {
       if (span.rank != programs[r].rank) continue;
       const Op op = programs[r].instructions[span.instruction].op;
       if (!is_compute(op) || op == Op::optimizer_step) continue;
-      if (!passed) first = span.begin;
-      passed = true;
+      first = first.value_or(span.begin);
       last = std::max(last, span.end);
     }
-    rank.passes = last - first;
+    rank.passes = last - first.value_or(Seconds(0));
   }
   return out;
 }
@@ -400,7 +382,7 @@ Result run_settled(const std::vector<Program>& programs, const std::function<int
 
 Result run_programs(const std::vector<Program>& programs, const std::vector<int>& program_of, Costs& costs) {
   const std::function<int(int)> stands_for = [&](int rank) { return program_of[rank]; };
-  const bool crossing = std::any_of(programs.begin(), programs.end(), [](const Program& program) { return program.crosses_steps(); });
+  const bool crossing = std::ranges::any_of(programs, &Program::crosses_steps);
   Result result = crossing ? run_settled(programs, stands_for, costs) : Engine(programs, stands_for, costs).run();
   std::vector<RankResult> ranks;
   for (const int program : program_of) ranks.push_back(result.ranks[program]);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
-#include <tuple>
 
 #include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"
@@ -28,12 +28,12 @@ Shape shape_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, cons
 
 bool alike(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<std::vector<int>>& groups) {
   const Shape first = shape_of(plan, cluster, groups.front());
-  return std::all_of(groups.begin(), groups.end(), [&](const std::vector<int>& group) { return shape_of(plan, cluster, group) == first; });
+  return std::ranges::all_of(groups, [&](const std::vector<int>& group) { return shape_of(plan, cluster, group) == first; });
 }
 
 bool cut_alike(const plan::Stage& stage) {
-  return std::all_of(stage.runs.begin(), stage.runs.end(),
-                     [&](const plan::StrategyRun& run) { return run.strategy.same_layout(stage.runs.front().strategy); });
+  const plan::Strategy& first = stage.runs.front().strategy;
+  return std::ranges::all_of(stage.runs, [&](const plan::StrategyRun& run) { return run.strategy.same_layout(first); });
 }
 
 bool same_layout(const plan::Stage& stage, const plan::Stage& next) {
@@ -77,14 +77,9 @@ std::vector<std::vector<int>> pairs(const plan::Stage& stage, const plan::Stage&
 }
 
 Fold no_fold(const plan::Plan& plan) {
-  Fold fold;
-  std::map<Node, int> kinds;
-  for (int rank = 0; rank < plan.world_size(); ++rank) {
-    fold.ranks.push_back(rank);
-    fold.program_of.push_back(rank);
-    fold.node_kind.push_back(kinds.try_emplace(node_of(plan, rank), static_cast<int>(kinds.size())).first->second);
-  }
-  return fold;
+  std::vector<int> all(plan.world_size());
+  std::iota(all.begin(), all.end(), 0);
+  return {all, all, node_kinds(plan, all)};
 }
 
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {

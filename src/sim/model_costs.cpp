@@ -39,10 +39,6 @@ ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, c
   row_bytes_ = program::bytes_of_row(tables.dim("dim")).value;
 }
 
-int ModelCosts::part_of(const Program& program) const {
-  return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
-}
-
 Compute ModelCosts::compute(int index, const Instruction& instruction) {
   const auto [found, fresh] =
       computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
@@ -56,8 +52,7 @@ Compute ModelCosts::compute(int index, const Instruction& instruction) {
 }
 
 Compute ModelCosts::alone(int index, const Instruction& instruction) {
-  const Program& program = programs_[index];
-  return instruction.op != Op::optimizer_step ? pass(index, instruction) : step(program, instruction.bucket);
+  return instruction.op != Op::optimizer_step ? pass(index, instruction) : step(programs_[index], instruction.bucket);
 }
 
 // What servers of its host work in a step is spread evenly over what the rank computes in it.
@@ -140,10 +135,9 @@ Compute ModelCosts::step(const Program& program, int bucket) const {
   // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
   const auto first_with = [&](int block) {
     const auto holds = [&](const program::Bucket& candidate) {
-      return std::any_of(candidate.entries.begin(), candidate.entries.end(),
-                         [&](const program::BucketEntry& entry) { return entry.block == block; });
+      return std::ranges::find(candidate.entries, block, &program::BucketEntry::block) != candidate.entries.end();
     };
-    return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
+    return static_cast<int>(std::ranges::find_if(program.buckets, holds) - program.buckets.begin());
   };
   Compute out;
   if (plays(program.stage)) {
@@ -176,8 +170,7 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
         played ? cost_model_.exchange("send", send.bytes.value, 2, link_among({program.rank, send.peer}), profile::Pace::in_turn)
                : cost_model_.message(cost_model_.input_bytes(priced_.repeat(send.first_block), plan_.samples()), priced_.devices(from),
                                      plan_.stages[from].width(), priced_.devices(to), plan_.stages[to].width());
-  Transfer out;
-  out.seconds = found->second;
+  Transfer out{.seconds = found->second, .uses = {}};
   // Where a rank passes on parts to several others, their time is that of all of them.
   const plan::Strategy& before = priced_.strategy(send.first_block - 1);
   const plan::Strategy& after = priced_.strategy(send.first_block);
@@ -191,19 +184,15 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
 Transfer ModelCosts::collective(int index, const Instruction& instruction) {
   const Program& program = programs_[index];
   const std::vector<int>& members = program.groups[instruction.group].ranks;
-  Transfer out;
-  if (!plays(program.stage) || members.size() < 2) return out;
+  if (!plays(program.stage) || members.size() < 2) return {};
   const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded();
   const bool gathers = instruction.op == Op::gather_parameters || program::is_gather_of_inputs(instruction.op);
   const char* operation = gathers ? "all_gather" : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter" : "all_reduce";
   const cluster::Link& link = link_among(members);
   const int ranks = static_cast<int>(members.size());
   const profile::Overlap overlap = cost_model_.overlap(operation, ranks, link);
-  out.seconds = cost_model_.exchange(operation, instruction.bytes.value, ranks, link);
-  out.slows = overlap.slows;
-  out.slowed = overlap.slowed;
-  out.uses = links_.of_collective(index, instruction.group, instruction.op);
-  return out;
+  return {cost_model_.exchange(operation, instruction.bytes.value, ranks, link), overlap.slows, overlap.slowed,
+          links_.of_collective(index, instruction.group, instruction.op)};
 }
 
 Transfer ModelCosts::rows(int index, const Instruction& instruction) {
@@ -234,27 +223,17 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   return out;
 }
 
-int ModelCosts::server_threads() const {
-  int out = 0;
-  for (const plan::Server& server : plan_.servers) out += server.threads;
-  return out;
-}
-
-int ModelCosts::server_threads(int rank) const {
+int ModelCosts::server_threads(std::optional<int> rank) const {
   int out = 0;
   for (const plan::Server& server : plan_.servers)
-    if (on_one_host(plan_.ranks[server.rank], plan_.ranks[rank])) out += server.threads;
+    if (!rank || on_one_host(plan_.ranks[server.rank], plan_.ranks[*rank])) out += server.threads;
   return out;
 }
 
 program::MemoryBudget ModelCosts::memory(int index) {
   const Program& program = programs_[index];
   const cost::RankBytes bytes = priced_.bytes(program.stage, part_of(program));
-  program::MemoryBudget out;
-  out.fixed = bytes.fixed();
-  out.workspace = bytes.workspace;
-  out.chunks = bytes.activations;
-  return out;
+  return {bytes.fixed(), bytes.workspace, bytes.activations};
 }
 
 }  // namespace tessera::sim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -13,8 +14,8 @@ namespace tessera::sim {
 
 // Two ways, by the devices of a stage:
 //   - Communication is simulated (cost::CostModel::plays_exchanges): a pass computes and then exchanges with its tensor-parallel peers, and
-//     gathers what is cut anew between its blocks,
-//     an optimizer step takes the time of its bucket, and messages and collectives take time of their own and share links.
+//     gathers what is cut anew between its blocks, an optimizer step takes the time of its bucket, and messages and collectives take time
+//     of their own and share links.
 //   - Calibrations say what computing does not overlap: a pass takes the time of its blocks, with the exposed communication in them and of
 //     resharding between them. An optimizer step ends with the exposed communication of its blocks' gradients and parameters, so that
 //     collectives take no time of their own. The messages of one micro-batch between two stages leave at once and share no links: each
@@ -36,12 +37,13 @@ class ModelCosts final : public Costs {
   const cluster::Link& link_among(const std::vector<int>& ranks) const { return plan::link_among(plan_, cost_model_.cluster(), ranks); }
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
-  int part_of(const program::Program& program) const;
+  int part_of(const program::Program& program) const {
+    return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
+  }
   const cluster::ResourceGroup& group_of(int rank) const { return cost_model_.cluster().groups[plan_.ranks[rank].group]; }
   double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[rank].node); }  // of its host
   bool on_one_host(const plan::RankPlace& a, const plan::RankPlace& b) const { return a.group == b.group && a.node == b.node; }
-  int server_threads() const;          // of all hosts
-  int server_threads(int rank) const;  // on its host
+  int server_threads(std::optional<int> rank = {}) const;  // of its host; without one, of all hosts
   // Computing of a program takes so many times as long as its rank's host also serves rows.
   double beside_servers(int program);
   Compute alone(int program, const program::Instruction& instruction);  // not beside servers

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -10,16 +11,6 @@
 #include "sim/fold.hpp"
 
 namespace tessera::sim {
-
-// A part of the cluster whose bandwidth transfers share: the bus inside a node, a node's adapter in one direction, one
-// device's port in one direction.
-struct Resource {
-  enum class Kind { bus, adapter, port } kind = Kind::bus;
-  int node = 0;         // or kind of node, when ranks are folded
-  int rank = -1;        // ports: the rank or the program that stands for it
-  bool outward = true;  // adapters and ports
-  auto operator<=>(const Resource&) const = default;
-};
 
 // The arguments must outlive it.
 class SharedLinks {
@@ -34,31 +25,30 @@ class SharedLinks {
   const std::vector<Use>& of_collective(int program, int group, program::Op op);
 
  private:
-  // Ranks that transfer together, first those that send.
+  // Ranks that transfer together, first the one that sends.
   using Group = std::vector<int>;
-  struct Physical {
-    Resource::Kind kind;
-    int group;
-    int node;
-    int rank;
-    bool outward;
-    auto operator<=>(const Physical&) const = default;
+  enum class Exchange { collective, message, message_on_ports };
+  // A part of the cluster whose bandwidth transfers share: the bus inside a node, a node's adapter in one direction, one device's port in
+  // one direction.
+  struct Resource {
+    enum class Kind { bus, adapter, port } kind = Kind::bus;
+    int group = 0;
+    int node = 0;
+    int rank = -1;        // ports
+    bool outward = true;  // adapters and ports
+    auto operator<=>(const Resource&) const = default;
   };
 
-  // One end of a transfer of a rank: its node's adapter, or a port of its own.
-  Physical end_of(int rank, bool outward, bool shared) const;
-  std::vector<Physical> physical_of_message(const Group& pair, bool each) const;
-  std::vector<Physical> physical_of_collective(const Group& ranks) const;
-  template <typename PhysicalOf>
-  std::vector<Use> uses(const std::vector<Group>& groups, const PhysicalOf& physical_of);
-  int number_of(const Resource& resource);
+  std::set<Resource> resources_of(const Group& ranks, Exchange exchange) const;
+  std::vector<Use> uses(const std::vector<Group>& groups, Exchange exchange);
   std::vector<Group> peers(int program, int group, program::Op op) const;
 
   const std::vector<program::Program>& programs_;
   const Fold& fold_;
   const plan::Plan& plan_;
   const cluster::ClusterSpec& cluster_;
-  std::map<Resource, int> numbers_;
+  std::map<Resource, int>
+      numbers_;  // by what stands for a resource: the kind of its node in place of group and node, and a program's index
   std::map<std::tuple<int, int, program::Op>, std::vector<Use>> of_messages_;     // program, peer, kind
   std::map<std::tuple<int, int, program::Op>, std::vector<Use>> of_collectives_;  // program, group, kind
 };

@@ -1,25 +1,20 @@
 #include "sim/sim.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "base/log.hpp"
 #include "cost/cost.hpp"
 #include "cost/lower_bound.hpp"
 #include "model/forms.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "program/chrome_trace.hpp"
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
 #include "sim/model_costs.hpp"
 
 namespace tessera::sim {
 namespace {
-
-// Only some exchanges can be played through.
-void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (cost::plays_exchanges(plan, cluster) && !model::computed_by_nn(plan.precision))
-    throw Error(ErrorCode::invalid_config, text("the plan cannot be simulated on these devices in ", model::name_of(plan.precision)),
-                plan.where, "fp32 or bf16", "accelerators in 16 or fewer bits simulate any plan");
-}
 
 // Bytes are those of the stage's first rank, scaled to the memory of each.
 void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -41,7 +36,10 @@ struct Folded {
 
 Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike) {
   const cluster::ClusterSpec& cluster = cost_model.cluster();
-  check_played(plan, cluster);
+  // Only some exchanges can be played through.
+  if (cost::plays_exchanges(plan, cluster) && !model::computed_by_nn(plan.precision))
+    throw Error(ErrorCode::invalid_config, text("the plan cannot be simulated on these devices in ", model::name_of(plan.precision)),
+                plan.where, "fp32 or bf16", "accelerators in 16 or fewer bits simulate any plan");
   // Ranks with parameter servers are not like the others.
   Folded out{which == Simulated::every_rank || !plan.servers.empty() ? no_fold(plan)
              : cost::plays_exchanges(plan, cluster)                  ? fold_of(plan, cluster)
@@ -86,8 +84,7 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
 
 plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
   const Result result = run_folded(fold(plan, cost_model), plan, cost_model);
-  const RankResult& busiest =
-      *std::max_element(result.ranks.begin(), result.ranks.end(), [](const RankResult& a, const RankResult& b) { return a.busy < b.busy; });
+  const RankResult& busiest = *std::ranges::max_element(result.ranks, {}, &RankResult::busy);
   const Spent& spent = busiest.spent;
   plan::Prediction out;
   out.step = result.step;
@@ -106,6 +103,23 @@ plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
     if (seconds > Seconds(0)) out.parts.emplace_back(name, seconds);
   for (const RankResult& rank : result.ranks) out.memory.push_back(rank.peak_memory);
   return out;
+}
+
+std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs) {
+  program::ChromeTrace trace;
+  std::map<int, const program::Program*> program_of;
+  for (const program::Program& program : programs) {
+    trace.add_rank(program);
+    trace.add_step(program, 0, Seconds(0), result.step);
+    program_of[program.rank] = &program;
+  }
+  for (const Span& span : result.spans) {
+    const program::Program& program = *program_of.at(span.rank);
+    trace.add(program, span.instruction, 0, span.begin, span.end);
+    if (span.exposed > Seconds(0)) trace.add_exposed(program, span.instruction, 0, span.end - span.exposed, span.end);
+  }
+  for (const MemoryPoint& point : result.memory) trace.add_memory(point.rank, point.time, point.bytes);
+  return trace.to_json();
 }
 
 }  // namespace tessera::sim

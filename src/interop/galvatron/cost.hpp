@@ -30,7 +30,6 @@ std::vector<double> embedding_memory(const Inputs& inputs, const Strategy& strat
 int buffer_memory(const Settings& settings, int pp, int degree, int global_batch, int chunks);
 // MB that a plan may use on each device: a fifth is set aside above 20 GB.
 int usable_memory(const Settings& settings);
-int reserved_memory(const Settings& settings);
 
 // Seconds of a step: the slower of what the first and the last stage see, plus what of the gradient reduction outlasts it.
 double pipeline_time(const std::vector<Times>& stages, int chunks);
@@ -41,12 +40,13 @@ std::vector<int> even_division(int layers, int stages);
 // Terms that both releases share.
 constexpr double kMegabyte = 1024.0 * 1024.0;
 constexpr double kBackwardOverForward = 2;
-constexpr double kContextMb = 1024;  // the framework's own, on every device
 // fp32 weights, gradients and two Adam moments.
 constexpr double kStatesOverParameters = 4;
 double hidden_state_mb(const Settings& settings, double samples);
-// The share of the model states that stays on a rank when `shards` ranks divide them.
-double zero_share(const Settings& settings, Sharding sharding, int shards, int chunks);
+// MB of a layer: its states, and so many samples, whose checkpoints the ranks that split the layer may split too.
+double layer_mb(const Inputs& inputs, const Strategy& strategy, int chunks, double samples_in_flight, bool splits_checkpoint);
+// By stage, as embedding_memory has it: the states, and so many samples on the first and on the last stage.
+std::vector<double> embedding_mb(const Inputs& inputs, const Strategy& strategy, int chunks, double first_samples, double last_samples);
 // The backward pass beside `message` MB of gradient reduction at `rate` ms per MB: each slows the other while both run.
 double overlapped(double message, double backward, double rate, double slowdown);
 // Of embedding or head: each pass beside the fetching of parameters, then `gathers` gathers. From milliseconds.

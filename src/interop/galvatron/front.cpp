@@ -9,8 +9,6 @@
 namespace tessera::interop::galvatron {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 struct Point {
   int memory = 0;
   double compute = 0;
@@ -41,7 +39,7 @@ std::vector<int> worthwhile(const std::vector<Item>& items) {
   std::vector<int> out;
   for (int i = 0; i < static_cast<int>(items.size()); ++i) {
     const Item& a = items[i];
-    const bool beaten = std::any_of(items.begin(), items.end(), [&](const Item& b) {
+    const bool beaten = std::ranges::any_of(items, [&](const Item& b) {
       if (b.compute > a.compute || b.exposed > a.exposed || b.memory > a.memory) return false;
       const bool equal = b.compute == a.compute && b.exposed == a.exposed && b.memory == a.memory;
       return !equal || &b < &a;
@@ -119,7 +117,7 @@ std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int ro
         const Point next{point.memory + items[item].memory, point.compute + items[item].compute, point.exposed + items[item].exposed,
                          point.id, item};
         if (next.memory + static_cast<long long>(rest) * lightest > room) continue;
-        if (std::all_of(bounds.begin(), bounds.end(), [&](const Bound& bound) { return bound.allows(next, rest); })) points.push_back(next);
+        if (std::ranges::all_of(bounds, [&](const Bound& bound) { return bound.allows(next, rest); })) points.push_back(next);
       }
       fronts[count] = undominated(std::move(points));
       for (Point& point : fronts[count]) {

@@ -1,9 +1,12 @@
 // Internal: all sensible ways to give the layers of one stage their strategies.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 namespace tessera::interop::galvatron {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What one layer costs under one strategy.
 struct Item {

@@ -19,6 +19,5 @@ std::filesystem::path first_existing(const std::string& what, const std::vector<
 using Samples = std::vector<std::pair<double, double>>;  // x, y
 // The coefficients (of 1, x, x^2, ...) of the polynomial with the least squared error. At least degree + 1 distinct x.
 std::vector<double> fit_polynomial(const Samples& samples, int degree);
-Line fit_line(const Samples& samples);
 
 }  // namespace tessera::interop::galvatron

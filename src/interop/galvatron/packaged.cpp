@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -79,7 +78,6 @@ int layer_chunks(const Frame& frame, const Strategy& strategy) {
 
 double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
   const Settings& settings = frame.inputs.settings;
-  const Profile& profile = frame.inputs.profile;
   const int chunks = layer_chunks(frame, strategy);
   const int samples = frame.global_batch / strategy.dp / (strategy.split() / frame.least_split);
   const int each = (samples + chunks - 1) / chunks;
@@ -88,10 +86,7 @@ double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
     const int in_flight = std::min(strategy.pp - stage, chunks);
     samples_in_flight = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
   }
-  const double states =
-      kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
-  return states + *profile.checkpoint_activation * samples_in_flight / (settings.sequence_parallel ? strategy.split() : 1);
+  return layer_mb(frame.inputs, strategy, chunks, samples_in_flight, settings.sequence_parallel);
 }
 
 // `frame` must outlive them.
@@ -101,9 +96,9 @@ LayerCosts layer_costs(const Frame& frame) {
 }
 
 Strategy as_embedding(const Frame& frame, int split, bool ulysses, bool zero3) {
-  const int dp = frame.width() / split;
   const Sharding by_default = frame.inputs.settings.zero2_by_default() ? Sharding::zero2 : Sharding::none;
-  return {frame.pp, ulysses ? 1 : split, ulysses ? split : 1, 1, dp, zero3 ? Sharding::zero3 : by_default, false, false};
+  const Sharding sharding = zero3 ? Sharding::zero3 : by_default;
+  return {frame.pp, ulysses ? 1 : split, ulysses ? split : 1, 1, frame.width() / split, sharding, false, false};
 }
 
 std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy) {
@@ -135,23 +130,10 @@ std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy)
 }
 
 std::vector<double> embedding_memory(const Frame& frame, const Strategy& strategy) {
-  const Settings& settings = frame.inputs.settings;
-  const Profile& profile = frame.inputs.profile;
   const Strategy narrowest{frame.pp, frame.least_split, 1, 1, frame.ranks(), Sharding::none, false, false};
   const int chunks = layer_chunks(frame, narrowest);
   const double samples = static_cast<double>(frame.global_batch) * strategy.split() / frame.width() / chunks;
-  const double share = zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  const auto mb = [&](const OtherMemory& memory, double samples_in_flight) {
-    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * samples_in_flight;
-  };
-  std::vector<double> out(strategy.pp, kContextMb);
-  if (strategy.pp == 1) {
-    out.front() += mb(profile.alone, samples);
-  } else {
-    out.front() += mb(profile.first, samples * (settings.pipedream_flush ? strategy.pp : 1));
-    out.back() += mb(profile.last, samples);
-  }
-  return out;
+  return embedding_mb(frame.inputs, strategy, chunks, samples * (frame.inputs.settings.pipedream_flush ? strategy.pp : 1), samples);
 }
 
 int buffer_mb(const Frame& frame, int most_split) {
@@ -167,16 +149,10 @@ std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
   for (int split : powers_of_two(1, settings.no_tp ? 1 : std::min(width, settings.max_tp))) {
     const int dp = width / split;
     for (const bool ulysses : {false, true})
-      for (const bool apart : {false, true})
-        for (const bool zero3 : {false, true})
-          for (const bool checkpoint : {false, true}) {
-            const bool off = (ulysses && (split == 1 || settings.no_sp)) || (apart && (split == 1 || dp == 1)) ||
-                             (zero3 && (dp == 1 || settings.no_zero3)) || (!zero3 && dp > 1 && settings.no_dp) ||
-                             (checkpoint && settings.no_checkpoint);
-            if (off) continue;
-            const Sharding sharding = sharding_of(settings.zero2_by_default(), zero3, dp);
-            out.push_back({pp, ulysses ? 1 : split, ulysses ? split : 1, 1, dp, sharding, checkpoint, apart});
-          }
+      for (const bool apart : {false, true}) {
+        if ((ulysses && (split == 1 || settings.no_sp)) || (apart && (split == 1 || dp == 1))) continue;
+        add_variants(settings, {pp, ulysses ? 1 : split, ulysses ? split : 1, 1, dp, Sharding::none, false, apart}, out);
+      }
   }
   return out;
 }
@@ -200,23 +176,10 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
         if ((ulysses && mode == Mode::tensor) || (!ulysses && mode == Mode::ulysses) || (zero3 && settings.no_zero3)) continue;
         Strategy embedding = as_embedding(frame, split, ulysses, zero3);
         if (!has_embedding(frame.inputs, embedding)) continue;
-        Choice choice{frame.global_batch,
-                      frame.real_chunks(),
-                      even_division(settings.layers, frame.pp),
-                      embedding,
-                      embedding_time(frame, embedding),
-                      {},
-                      space.menus.size() - 1,
-                      frame.least_split};
-        for (double mb : embedding_memory(frame, embedding)) choice.room.push_back(usable_mb - static_cast<int>(std::ceil(mb)) - buffer);
-        space.choices.push_back(std::move(choice));
+        space.choices.push_back({frame.global_batch, frame.real_chunks(), even_division(settings.layers, frame.pp), embedding,
+                                 embedding_time(frame, embedding), room_beside(embedding_memory(frame, embedding), usable_mb - buffer),
+                                 space.menus.size() - 1, frame.least_split});
       }
-}
-
-PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
-  const Strategy embedding = as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
-  return sum_up(frame.inputs.settings, plan, layer_costs(frame), embedding_time(frame, embedding), embedding_memory(frame, embedding),
-                buffered ? buffer_mb(frame, most) : 0, frame.real_chunks());
 }
 
 void check(const Inputs& inputs, const Plan& plan) {
@@ -233,25 +196,16 @@ void check(const Inputs& inputs, const Plan& plan) {
 
 }  // namespace
 
-Space enumerate(const Inputs& inputs, int usable_mb) {
+void add_frames(const Inputs& inputs, int usable_mb, int global_batch, int chunks, int pp, Space& space) {
   const Settings& settings = inputs.settings;
-  Space space;
-  for (int global_batch : batch_sizes(settings))
-    for (int chunks = 1; chunks <= global_batch; ++chunks) {
-      if (global_batch % chunks != 0 || (settings.settled_chunks && chunks != *settings.settled_chunks)) continue;
-      for (int pp : powers_of_two(1, settings.no_pp ? 1 : std::min({settings.devices(), settings.max_pp, settings.layers})))
-        for (int least : powers_of_two(1, std::min(settings.devices() / pp, settings.max_tp))) {
-          const Frame frame{inputs, global_batch, chunks, pp, least};
-          if (!frame.divides()) continue;
-          const int width = std::min(frame.width(), settings.max_tp);
-          for (int most : powers_of_two(settings.global_memory_buffer ? least : width, width))
-            for (const Mode mode : {Mode::tensor, Mode::ulysses, Mode::both}) {
-              if (settings.no_sp && mode != Mode::tensor) continue;
-              add_menu(frame, most, mode, usable_mb, space);
-            }
-        }
-    }
-  return space;
+  for (int least : powers_of_two(1, std::min(settings.devices() / pp, settings.max_tp))) {
+    const Frame frame{inputs, global_batch, chunks, pp, least};
+    if (!frame.divides()) continue;
+    const int width = std::min(frame.width(), settings.max_tp);
+    for (int most : powers_of_two(settings.global_memory_buffer ? least : width, width))
+      for (const Mode mode : {Mode::tensor, Mode::ulysses, Mode::both})
+        if (mode == Mode::tensor || !settings.no_sp) add_menu(frame, most, mode, usable_mb, space);
+  }
 }
 
 PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
@@ -268,7 +222,10 @@ PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   for (int counted : plan.counted_split > 0 ? std::vector<int>{plan.counted_split} : powers_of_two(1, least)) {
     const Frame frame{inputs, plan.global_batch, plan.chunks, static_cast<int>(plan.division.size()), counted};
     if (!frame.divides()) continue;
-    const PlanCost cost = cost_by(frame, plan, most, !only_ulysses);
+    const Strategy embedding =
+        as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
+    const PlanCost cost = sum_up(inputs.settings, plan, layer_costs(frame), embedding_time(frame, embedding),
+                                 embedding_memory(frame, embedding), only_ulysses ? 0 : buffer_mb(frame, most), frame.real_chunks());
     if (!best || (cost.fits && !best->fits) || (cost.fits == best->fits && cost.step < best->step)) best = cost;
   }
   if (!best)

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -10,8 +9,6 @@
 
 namespace tessera::interop::galvatron {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<Item> items_of(const Menu& menu, std::size_t stage) {
   std::vector<Item> items;
@@ -66,16 +63,24 @@ double compute_limit(std::vector<double> bounds, std::size_t stage, int chunks, 
   return high;
 }
 
+struct Solution {
+  double step = 0;
+  std::vector<Mix> stages;
+};
+
 // One mix per stage for the shortest step; depth-first, quickest mixes first, cut by the bound of the stages not yet chosen.
 class StageSearch {
  public:
   StageSearch(const Choice& choice, const std::vector<double>& bounds, const std::vector<std::vector<Mix>>& mixes, double limit)
       : choice_(choice), mixes_(mixes), best_(limit), bounds_(bounds), times_(bounds.size()), picked_(bounds.size(), 0) {}
 
-  // The step below the limit, and the mix of each stage; infinity when there is none.
-  std::pair<double, std::vector<int>> run() {
+  // None when no step is below the limit.
+  std::optional<Solution> run() {
     descend(0);
-    return {found_.empty() ? kInfinity : best_, found_};
+    if (found_.empty()) return std::nullopt;
+    Solution out{best_, {}};
+    for (std::size_t stage = 0; stage < found_.size(); ++stage) out.stages.push_back(mixes_[stage][found_[stage]]);
+    return out;
   }
 
  private:
@@ -108,11 +113,6 @@ class StageSearch {
   std::vector<int> picked_, found_;
 };
 
-struct Solution {
-  double step = 0;
-  std::vector<Mix> stages;
-};
-
 // The best mixes for one choice, if they take less than `limit`. The integer optimum is mostly within a hair of the bound, and
 // fronts stay short below it; whatever is found under a lower limit is the best of all, so the limit is raised step by step.
 std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std::vector<double>& bounds, double bound, double limit) {
@@ -127,12 +127,7 @@ std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std:
       }
       mixes.push_back(pareto_mixes(items_of(menu, stage), choice.division[stage], choice.room[stage], cutoffs));
     }
-    const auto [step, picked] = StageSearch(choice, bounds, mixes, within).run();
-    if (!picked.empty()) {
-      Solution solution{step, {}};
-      for (std::size_t stage = 0; stage < picked.size(); ++stage) solution.stages.push_back(mixes[stage][picked[stage]]);
-      return solution;
-    }
+    if (auto solution = StageSearch(choice, bounds, mixes, within).run()) return solution;
     if (within == limit) break;
   }
   return std::nullopt;

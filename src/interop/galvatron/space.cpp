@@ -15,12 +15,12 @@ struct Frame {
   int most_dp() const { return std::max(1, std::min(global_batch / chunks, inputs.settings.devices() / pp)); }
 };
 
-Choice make_choice(const Frame& frame, const Strategy& embedding, int buffer_mb, std::size_t menu) {
-  Choice choice{frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding, {}, {}, menu, 0};
-  choice.other_time = embedding_time(frame.inputs, embedding, frame.global_batch, frame.chunks);
-  for (double mb : embedding_memory(frame.inputs, embedding, frame.global_batch, frame.chunks))
-    choice.room.push_back(frame.usable_mb - static_cast<int>(std::ceil(mb)) - buffer_mb);
-  return choice;
+void add_choice(const Frame& frame, const Strategy& embedding, int buffer_mb, Space& space) {
+  space.choices.push_back(
+      {frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding,
+       embedding_time(frame.inputs, embedding, frame.global_batch, frame.chunks),
+       room_beside(embedding_memory(frame.inputs, embedding, frame.global_batch, frame.chunks), frame.usable_mb - buffer_mb),
+       space.menus.size() - 1});
 }
 
 std::vector<Strategy> embedding_strategies(const Settings& settings, std::vector<Strategy> layers) {
@@ -50,8 +50,7 @@ void add_mixes(const Frame& frame, const std::vector<Strategy>& strategies, cons
     if (layers.empty()) return;
     space.menus.push_back(menu_of(layers, frame.pp, frame.layer()));
     const int buffer = only_ulysses ? 0 : buffer_memory(settings, frame.pp, degree, frame.global_batch, frame.chunks);
-    for (const Strategy& embedding : keep(embeddings, wanted))
-      space.choices.push_back(make_choice(frame, embedding, buffer, space.menus.size() - 1));
+    for (const Strategy& embedding : keep(embeddings, wanted)) add_choice(frame, embedding, buffer, space);
   };
   add(most, true);
   for (int degree : powers_of_two(std::max(1, width / frame.most_dp()), most)) add(degree, false);
@@ -65,30 +64,19 @@ void add_uniform(const Frame& frame, const std::vector<Strategy>& strategies, Sp
     if (!has_embedding(frame.inputs, strategy)) continue;
     const bool ulysses = strategy.tp == 1;
     const int buffer = ulysses ? 0 : buffer_memory(frame.inputs.settings, frame.pp, strategy.split(), frame.global_batch, frame.chunks);
-    space.choices.push_back(make_choice(frame, strategy, buffer, space.menus.size() - 1));
+    add_choice(frame, strategy, buffer, space);
   }
 }
 
 std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
   std::vector<Strategy> out;
   const int width = settings.devices() / pp;
-  const auto add = [&](Strategy strategy) {
-    if (settings.no_dp && strategy.dp > 1) return;
-    for (const bool zero3 : {false, true}) {
-      if (zero3 && (settings.no_zero3 || strategy.dp == 1)) continue;
-      strategy.sharding = sharding_of(settings.zero2_by_default(), zero3, strategy.dp);
-      for (const bool checkpoint : {false, true}) {
-        if (checkpoint && settings.no_checkpoint) continue;
-        strategy.checkpoint = checkpoint;
-        out.push_back(strategy);
-      }
-    }
-  };
   for (int cp : powers_of_two(1, settings.no_cp ? 1 : std::min(width, settings.max_cp)))
     for (int split : powers_of_two(1, width / cp)) {
       const int dp = width / cp / split;
-      if (split == 1 || (!settings.no_tp && split <= settings.max_tp)) add({pp, split, 1, cp, dp, Sharding::none, false, false});
-      if (split > 1 && !settings.no_sp && split <= settings.max_sp) add({pp, 1, split, cp, dp, Sharding::none, false, false});
+      if (settings.no_dp && dp > 1) continue;
+      if (split == 1 || (!settings.no_tp && split <= settings.max_tp)) add_variants(settings, {pp, split, 1, cp, dp}, out);
+      if (split > 1 && !settings.no_sp && split <= settings.max_sp) add_variants(settings, {pp, 1, split, cp, dp}, out);
     }
   return out;
 }
@@ -103,6 +91,14 @@ void add_frame(const Frame& frame, Space& space) {
   add_mixes(frame, layers, embeddings, space);
 }
 
+std::vector<int> batch_sizes(const Settings& settings) {
+  if (settings.settled_batch) return {*settings.settled_batch};
+  std::vector<int> sizes;
+  for (int size = std::max(settings.min_batch, settings.batch_step); size <= settings.max_batch; size += settings.batch_step)
+    sizes.push_back(size);
+  return sizes;
+}
+
 }  // namespace
 
 Menu menu_of(std::vector<Strategy> strategies, int pp, const LayerCosts& layer) {
@@ -114,10 +110,28 @@ Menu menu_of(std::vector<Strategy> strategies, int pp, const LayerCosts& layer) 
   return menu;
 }
 
+std::vector<int> room_beside(const std::vector<double>& taken_mb, int usable_mb) {
+  std::vector<int> out;
+  for (const double mb : taken_mb) out.push_back(usable_mb - static_cast<int>(std::ceil(mb)));
+  return out;
+}
+
 Sharding sharding_of(bool zero2_by_default, bool zero3, int dp) {
   if (dp == 1) return Sharding::none;
   if (zero3) return Sharding::zero3;
   return zero2_by_default ? Sharding::zero2 : Sharding::none;
+}
+
+void add_variants(const Settings& settings, Strategy strategy, std::vector<Strategy>& out) {
+  for (const bool zero3 : {false, true}) {
+    if (zero3 ? strategy.dp == 1 || settings.no_zero3 : strategy.dp > 1 && settings.no_dp) continue;
+    strategy.sharding = sharding_of(settings.zero2_by_default(), zero3, strategy.dp);
+    for (const bool checkpoint : {false, true}) {
+      if (checkpoint && settings.no_checkpoint) continue;
+      strategy.checkpoint = checkpoint;
+      out.push_back(strategy);
+    }
+  }
 }
 
 std::vector<int> powers_of_two(int least, int most) {
@@ -127,23 +141,19 @@ std::vector<int> powers_of_two(int least, int most) {
   return powers;
 }
 
-std::vector<int> batch_sizes(const Settings& settings) {
-  if (settings.settled_batch) return {*settings.settled_batch};
-  std::vector<int> sizes;
-  for (int size = std::max(settings.min_batch, settings.batch_step); size <= settings.max_batch; size += settings.batch_step)
-    sizes.push_back(size);
-  return sizes;
-}
-
 Space enumerate(const Inputs& inputs, int usable_mb) {
   const Settings& settings = inputs.settings;
-  if (settings.release == Release::v2_4_0) return packaged::enumerate(inputs, usable_mb);
+  const bool later = settings.release != Release::v2_4_0;
   Space space;
   for (int global_batch : batch_sizes(settings))
     for (int chunks = 1; chunks <= global_batch; ++chunks) {
       if (global_batch % chunks != 0 || (settings.settled_chunks && chunks != *settings.settled_chunks)) continue;
-      for (int pp : powers_of_two(1, settings.no_pp ? 1 : std::min({settings.devices(), settings.max_pp, settings.layers, chunks})))
-        add_frame({inputs, usable_mb, global_batch, chunks, pp}, space);
+      const int deepest = std::min({settings.devices(), settings.max_pp, settings.layers, later ? chunks : settings.layers});
+      for (int pp : powers_of_two(1, settings.no_pp ? 1 : deepest))
+        if (later)
+          add_frame({inputs, usable_mb, global_batch, chunks, pp}, space);
+        else
+          packaged::add_frames(inputs, usable_mb, global_batch, chunks, pp, space);
     }
   return space;
 }

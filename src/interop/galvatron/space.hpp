@@ -31,7 +31,10 @@ struct Space {
 Menu menu_of(std::vector<Strategy> strategies, int pp, const LayerCosts& layer);
 // A layer's, without ZeRO-3 or with it; nothing is sharded without data parallelism.
 Sharding sharding_of(bool zero2_by_default, bool zero3, int dp);
-std::vector<int> batch_sizes(const Settings& settings);
+// A strategy as it is sharded and computed again in all ways that are on.
+void add_variants(const Settings& settings, Strategy strategy, std::vector<Strategy>& out);
+// Choice::room where the embedding takes so much of each stage.
+std::vector<int> room_beside(const std::vector<double>& taken_mb, int usable_mb);
 std::vector<int> powers_of_two(int least, int most);
 // Everything, in a fixed order.
 Space enumerate(const Inputs& inputs, int usable_mb);
@@ -40,7 +43,7 @@ Space enumerate(const Inputs& inputs, int usable_mb);
 // in use), in the overlap of tensor-parallel backward passes, in placing groups of ranks side by side or apart, and in the terms of the
 // embedding.
 namespace packaged {
-Space enumerate(const Inputs& inputs, int usable_mb);
+void add_frames(const Inputs& inputs, int usable_mb, int global_batch, int chunks, int pp, Space& space);
 PlanCost cost_of(const Inputs& inputs, const Plan& plan);
 }  // namespace packaged
 

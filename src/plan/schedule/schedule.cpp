@@ -207,8 +207,7 @@ Pipeline pipeline_of(const Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
   int chunks = is_v_shaped(plan.schedule) ? 2 : 1;
   if (plan.schedule == Schedule::interleaved)
-    chunks =
-        static_cast<int>(std::ranges::count_if(plan.stages, [&](const Stage& stage) { return stage.ranks == plan.stages.front().ranks; }));
+    chunks = static_cast<int>(std::ranges::count(plan.stages, plan.stages.front().ranks, &Stage::ranks));
   return {stages / std::max(1, chunks), chunks};
 }
 

@@ -111,7 +111,7 @@ void check_placement(const Plan& plan) {
       if (plan.stages[stage].ranks != plan.stages[pipeline_rank].ranks)
         refuse(plan.stages[stage].where,
                text("stage ", stage, " does not stand on the ranks of stage ", pipeline_rank, " as schedule ", name, " needs it"),
-               text("the same ranks in the same order"));
+               "the same ranks in the same order");
     }
   std::vector<int> stage_of(plan.world_size(), -1);
   for (int pipeline_rank = 0; pipeline_rank < pipeline.size; ++pipeline_rank)

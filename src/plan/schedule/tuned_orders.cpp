@@ -57,9 +57,13 @@ Orders orders_of(const Passes& passes, int chunks) {
 // Plays orders through.
 class Player {
  public:
-  explicit Player(const TimedPipeline& of) : of_(of), stages_(of.pipeline.size * of.pipeline.chunks), rank_of_(stages_) {
+  explicit Player(const TimedPipeline& of)
+      : of_(of), stages_(of.pipeline.size * of.pipeline.chunks), rank_of_(stages_), chunk_of_(stages_) {
     for (int rank = 0; rank < of.pipeline.size; ++rank)
-      for (int chunk = 0; chunk < of.pipeline.chunks; ++chunk) rank_of_[stage(rank, chunk)] = rank;
+      for (int chunk = 0; chunk < of.pipeline.chunks; ++chunk) {
+        rank_of_[stage(rank, chunk)] = rank;
+        chunk_of_[stage(rank, chunk)] = chunk;
+      }
     for (const StageTimes& times : of.stages)
       seconds_.push_back({times.forward.value, times.backward_input.value, times.backward_weight.value});
   }
@@ -143,18 +147,12 @@ class Player {
       const double end = begin + seconds(stage, part);
       ends[stage][part].push_back(end);
       free[rank] = end;
-      out[rank].push_back({part, chunk_of(stage)});
+      out[rank].push_back({part, chunk_of_[stage]});
     }
     return out;
   }
 
  private:
-  int chunk_of(int stage) const {
-    int chunk = 0;
-    while (this->stage(rank_of_[stage], chunk) != stage) ++chunk;
-    return chunk;
-  }
-
   bool fits(int rank, const std::vector<Pass>& own) const {
     if (of_.room.empty()) return true;
     std::int64_t held = 0;
@@ -202,7 +200,7 @@ class Player {
 
   const TimedPipeline& of_;
   int stages_;
-  std::vector<int> rank_of_;                    // by stage
+  std::vector<int> rank_of_, chunk_of_;         // by stage
   std::vector<std::array<double, 3>> seconds_;  // by stage and part
   // While orders are played through.
   std::vector<double> ends_;
