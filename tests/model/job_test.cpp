@@ -261,7 +261,8 @@ TEST(Job, BalancesExpertsByBiasesThatTheModelHas) {
   EXPECT_THAT(error_of([&] { with("score_bias_rate: 0.001"); }).what(), HasSubstr("expected score_bias: true beside it"));
   EXPECT_THAT(error_of([&] { with("score_bias: true, score_bias_rate: -1"); }).what(), HasSubstr("found -1; expected 0 to 1"));
   int biases = 0;
-  for (const BlockInstance& block : with("score_bias: true, score_bias_rate: 0.001").model.blocks())
+  const JobSpec job = with("score_bias: true, score_bias_rate: 0.001");
+  for (const BlockInstance& block : job.model.blocks())
     for (const ParameterSpec& one : block.spec->parameters) {
       const bool is_bias = one.name.ends_with("e_score_correction_bias");
       EXPECT_EQ(one.sign_rate, is_bias ? 0.001 : 0) << one.name;
