@@ -9,6 +9,9 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "base/file_system.hpp"
+#include "base/temporary_folder.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "ps/running_server.hpp"
 #include "train/job_helper.hpp"
 #include "train/tables.hpp"
@@ -85,6 +88,47 @@ TEST(RunTables, AreReportedSinceThePlanBegan) {
   EXPECT_GT(table.at("pulls").at("p99").get<double>(), 0);
   EXPECT_GE(table.at("rows"), table.at("keys_pulled").get<int>() / 6);
   EXPECT_EQ(table.at("servers").at(0).at("rows"), table.at("rows"));
+}
+
+// Also for an evaluation before the first step, which then gives them no second time.
+TEST(RunTables, BeginWithTheRowsOfAnotherRunsCheckpoint) {
+  const TemporaryFolder folder;
+  const ps::RunningServer first, second;
+  double trained = 0;
+  const auto run = [&](const model::JobSpec& job, const Degrees& degrees, const auto& work) {
+    const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
+    const plan::Plan plan = plan_of(job, degrees);
+    on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+      Trainer trainer(job, plan, *dataset, comm);
+      work(trainer, comm.rank());
+      trainer.finish();
+      comm.world().barrier().wait();
+    });
+  };
+  run(click_job(first.place), {}, [&](Trainer& trainer, int) {
+    trainer.initialize();
+    for (int step = 0; step < 3; ++step) trainer.step();
+    trained = trainer.evaluate(50).loss;
+    trainer.save(real_file_system(), folder.path(), 1);
+  });
+  model::JobSpec next = click_job(second.place);
+  next.name = "more-ads";
+  for (const Degrees& degrees : {Degrees{.dp = 2}, Degrees{.pp = 2, .micro_batches = 2}}) {
+    next.name += "-again";
+    run(next, degrees, [&](Trainer& trainer, int rank) {
+      trainer.begin_with(checkpoint::step_folder(folder.path(), 3));
+      const double begins = trainer.evaluate(50).loss;
+      if (rank == 0) {
+        EXPECT_NEAR(begins, trained, 1e-5);
+      }
+      EXPECT_EQ(trainer.next_step(), 0);
+      trainer.step();
+      const double after = trainer.evaluate(50).loss;
+      if (rank == 0) {
+        EXPECT_NE(after, begins);
+      }
+    });
+  }
 }
 
 // Worker 1 never ends its first step, so that the rows of worker 0's second one do not come.
