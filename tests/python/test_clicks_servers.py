@@ -31,12 +31,12 @@ def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks
 
 def test_servers_belong_to_one_run_at_a_time(clicks):
     """Another run is refused while the first one trains, and its checkpoint once that has ended: the rows stay, and the first run goes on."""
-    server = clicks.start("ps", "serve", "--listen", free_place())
+    servers = [clicks.start("ps", "serve", "--listen", free_place()) for _ in range(2)]
     try:
-        place = server.stdout.readline().split()[2]
+        place, elsewhere = (server.stdout.readline().split()[2] for server in servers)
         at_server = ["--no-measure", "--set", f"parameter_servers.servers=[{place}]"]
         other = clicks.write("other.yaml", job("other", "deepfm"))
-        clicks("train", other, "--no-measure", "--set", "train.steps=2")
+        clicks("train", other, "--no-measure", "--set", "train.steps=2", "--set", f"parameter_servers.servers=[{elsewhere}]")
         first = clicks.write("first.yaml", {**job("first", "deepfm"), "checkpoint": {"every": 50, "keep": 1}})
         run = clicks.start("train", first, *at_server, "--set", "train.steps=100000")
         wait_for_step(clicks, "first", 60, run)
@@ -55,8 +55,9 @@ def test_servers_belong_to_one_run_at_a_time(clicks):
         clicks("train", first, "--resume", *at_server, "--set", f"train.steps={step + 5}")
         assert len(clicks.metrics("first")) == step + 5
     finally:
-        server.send_signal(signal.SIGTERM)
-    assert server.wait(timeout=30) == 0
+        for server in servers:
+            server.send_signal(signal.SIGTERM)
+    assert [server.wait(timeout=30) for server in servers] == [0, 0]
 
 
 def test_a_run_does_not_notice_that_a_server_with_a_backup_is_killed(clicks):
