@@ -107,6 +107,14 @@ def workers_of(launcher):
     return found
 
 
+def wait_until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not happen within a minute")
+
+
 def wait_for_step(tessera, run, step, process):
     path = Path(tessera.folder) / "runs" / run / "metrics.jsonl"
     for _ in range(6000):

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from conftest import REPOSITORY, free_place
+from conftest import REPOSITORY, free_place, wait_until
 from safetensors.torch import load_file
 
 STEPS, BATCH, TABLES, DIM, DENSE = 12, 64, 26, 4, 13

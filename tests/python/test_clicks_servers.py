@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import time
 
 import pytest
-from conftest import free_place, wait_for_step, workers_of
+from conftest import free_place, wait_for_step, wait_until, workers_of
 from test_clicks import DIM, TABLES, clicks, job  # noqa: F401
 
 
@@ -183,11 +182,3 @@ def test_a_run_keeps_its_servers_where_others_cannot_be_taken(clicks):
         for server in servers:
             server.kill()
             server.wait()
-
-
-def wait_until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.02)
-    pytest.fail("it did not happen within a minute")
