@@ -52,7 +52,7 @@ class Router {
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
   // By how much each expert was chosen more often than the mean of them, by all rows, times the experts: f32 [experts], whole numbers, so
-  // that sums do not depend on how a batch is cut.
+  // that sums below 2^24 do not depend on how a batch is cut.
   at::Tensor overload(const Choice& choice) const;
   // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have
   // chosen.

@@ -5,11 +5,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 import torch
-from conftest import BINARIES, REPOSITORY, free_place
+from conftest import BINARIES, REPOSITORY, free_place, wait_until
 from test_ps import metrics_of, place_with_a_free_neighbour, serving
 
 ROWS, DIM, STEPS = 40, 3, 25
@@ -176,14 +175,6 @@ def open_table(place):
     one = Client(place)
     one.table(name="ads", dimension=DIM)
     one.close()
-
-
-def wait_until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("still not after twenty seconds")
 
 
 def test_a_server_keeps_on_disk_what_its_memory_has_no_room_for(tessera):
