@@ -93,6 +93,8 @@ sigset_t watched_signals() {
   return set;
 }
 
+constexpr Seconds kOneRequest{0.25};  // nobody presses Ctrl-C twice in less
+
 }  // namespace
 
 StopSignals::StopSignals() {
@@ -113,7 +115,12 @@ std::optional<int> StopSignals::next(std::vector<pollfd>& others, Seconds patien
   others.pop_back();
   signalfd_siginfo news{};
   if (::read(descriptor_, &news, sizeof news) != static_cast<ssize_t>(sizeof news)) return std::nullopt;
-  return static_cast<int>(news.ssi_signo);
+  const auto signal = static_cast<int>(news.ssi_signo);
+  if (!asks_to_stop(signal)) return signal;
+  const Seconds now = real_clock().now();
+  if (asked_ && now - *asked_ < kOneRequest) return std::nullopt;
+  asked_ = now;
+  return signal;
 }
 
 bool asks_to_stop(std::optional<int> signal) { return signal && *signal != SIGCHLD; }

@@ -46,11 +46,13 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // Waits until there is a signal or news from one of `others`, at most `patience`. The signal, or none. `others`: with their revents.
+  // One that asks to stop a moment after another did is passed over: `timeout` and resource managers signal a process and its group.
   std::optional<int> next(std::vector<pollfd>& others, Seconds patience);
 
  private:
   sigset_t before_;
   int descriptor_ = -1;
+  std::optional<Seconds> asked_ = {};  // when one last asked to stop
 };
 
 // Whether it asks to stop, and is not SIGCHLD.

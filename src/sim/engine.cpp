@@ -32,7 +32,7 @@ struct Task {
   std::vector<int> streams;
   std::optional<Transfer> then;  // computing: the exposed communication that follows
   double exposed_from = -1;      // when that began
-  int transfer_id = -1;          // of exposed communication: Compute::transfer_id
+  int transfer_id = -1;          // Transfer::id
   bool computing = false;
   double recompute = 0;  // computing: the share that is a repeated forward pass
   bool beside = false;   // it and the computation of its ranks slow each other down
@@ -130,6 +130,7 @@ class Engine {
     if (rows) transfer = costs_.rows(program(first), at(first));
     task.streams = connection.streams;
     task.uses = std::move(transfer.uses);
+    task.transfer_id = transfer.id;
     task.slowed = transfer.slowed;
     if (task.beside)
       for (const int stream : task.streams) {
@@ -147,7 +148,7 @@ class Engine {
     Task task;
     task.streams = {stream};
     task.computing = true;
-    task.transfer_id = compute.transfer_id;
+    task.transfer_id = compute.exposed.id;
     if (compute.seconds > 0) task.recompute = compute.recompute / compute.seconds;
     if (compute.exposed.seconds > 0) task.then = std::move(compute.exposed);
     if (instruction.op != Op::optimizer_step && progress.first_pass < 0) progress.first_pass = now_;
@@ -183,7 +184,7 @@ class Engine {
 
   void set_rates() {
     for (Task& task : tasks_) {
-      int sharing = 1;
+      double sharing = 1;
       if (!task.computing)
         for (const Use& use : task.uses) sharing = std::max(sharing, users_[use.resource]);
       task.rate = task.computing ? 1.0 / progress_[program(task.streams.front())].slows : 1.0 / sharing;
@@ -311,8 +312,8 @@ class Engine {
   std::vector<bool> running_;       // by stream: its head
   std::vector<Progress> progress_;  // by program
   std::int64_t event_ = 0;
-  std::vector<int> users_;                      // by resource
-  std::map<std::pair<int, int>, int> members_;  // of a transfer that several ranks see, by resource and transfer id
+  std::vector<double> users_;                   // by resource
+  std::map<std::pair<int, int>, int> members_;  // of a transfer that has several parts, by resource and transfer id
   std::vector<int> dirty_;                      // programs
   Result result_;
 };

@@ -9,10 +9,10 @@
 namespace tessera::sim {
 
 // A transfer's use of a part of the cluster whose bandwidth transfers share. Where one rank is simulated for several, `load` of their equal
-// transfers use the resource at once.
+// transfers use the resource at once; half of one uses it where the transfer takes twice the time that its bytes need there.
 struct Use {
   int resource = 0;
-  int load = 1;
+  double load = 1;
 };
 
 // A message or a collective.
@@ -21,6 +21,8 @@ struct Transfer {
   double slows = 1;    // computing beside it takes this many times as long
   double slowed = 1;   // it takes this many times as long beside computing
   std::vector<Use> uses;
+  // Transfers of the same id are parts of one, whose load counts once for all of them; -1: of none.
+  int id = -1;
 };
 
 // A pass or an optimizer step: it computes, then communicates.
@@ -28,7 +30,6 @@ struct Compute {
   double seconds = 0;    // of computing, undisturbed
   double recompute = 0;  // of these, the forward pass that a backward pass repeats
   Transfer exposed;      // the communication that computing does not overlap
-  int transfer_id = -1;  // the members of a group pass the same id for one transfer that all of them take part in; -1: it is this rank's
 };
 
 // `program` below is an index into the programs that run.

@@ -126,7 +126,7 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     out.seconds += cost_model_.micro_batch_host(priced_.devices(program.stage));
   if (played && out.exposed.seconds > 0) {
     out.exposed.uses = links_.of_collective(index, group, instruction.op);
-    if (!fold_.folded) out.transfer_id = program.groups[group].ranks.front();
+    if (!fold_.folded) out.exposed.id = program.groups[group].ranks.front();
   }
   return out;
 }
@@ -170,14 +170,10 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
         played ? cost_model_.exchange("send", send.bytes.value, 2, link_among({program.rank, send.peer}), profile::Pace::in_turn)
                : cost_model_.message(cost_model_.input_bytes(priced_.repeat(send.first_block), plan_.samples()), priced_.devices(from),
                                      plan_.stages[from].width(), priced_.devices(to), plan_.stages[to].width());
-  Transfer out{.seconds = found->second, .uses = {}};
-  // Where a rank passes on parts to several others, their time is that of all of them.
-  const plan::Strategy& before = priced_.strategy(send.first_block - 1);
-  const plan::Strategy& after = priced_.strategy(send.first_block);
-  const bool to_equals = before.cp == 1 && after.cp == 1
-                             ? plan_.stages[from].width() == plan_.stages[to].width()
-                             : before.same_layout(after) && plan_.stages[from].shares == plan_.stages[to].shares;
-  if (played || to_equals) out.uses = links_.of_message(index, send, played);
+  Transfer out{.seconds = found->second, .uses = links_.of_message(index, send, played)};
+  if (played) return out;
+  // The time is that of all that the two stages pass on of a micro-batch.
+  out.id = plan_.world_size() + (send.micro_batch * static_cast<int>(plan_.stages.size()) + from) * 2 + activation;
   return out;
 }
 

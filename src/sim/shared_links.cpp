@@ -26,23 +26,23 @@ std::set<SharedLinks::Resource> SharedLinks::resources_of(const Group& ranks, Ex
 }
 
 // What the first group uses, and how many of the groups, which all do the same, use it with it.
-std::vector<Use> SharedLinks::uses(const std::vector<Group>& groups, Exchange exchange) {
+std::vector<Use> SharedLinks::uses(const std::vector<Group>& groups, Exchange exchange, double out, double in) {
   std::map<Resource, int> users;
   for (const Group& group : groups)
     for (const Resource& resource : resources_of(group, exchange)) ++users[resource];
   // A resource's name is that of the nodes and ranks that it stands for.
   std::map<std::pair<int, int>, int> kind_of_node;
   for (const int rank : groups.front()) kind_of_node[{plan_.ranks[rank].group, plan_.ranks[rank].node}] = fold_.node_kind[rank];
-  std::map<int, int> loads;
+  std::map<int, double> loads;
   for (const Resource& resource : resources_of(groups.front(), exchange)) {
     const Resource named{resource.kind, 0, kind_of_node.at({resource.group, resource.node}),
                          resource.rank < 0 ? -1 : fold_.program_of[resource.rank], resource.outward};
     const int number = numbers_.try_emplace(named, static_cast<int>(numbers_.size())).first->second;
-    loads[number] = std::max(loads[number], users.at(resource));
+    loads[number] = std::max(loads[number], users.at(resource) * (resource.outward ? out : in));
   }
-  std::vector<Use> out;
-  for (const auto& [number, load] : loads) out.push_back({number, load});
-  return out;
+  std::vector<Use> uses;
+  for (const auto& [number, load] : loads) uses.push_back({number, load});
+  return uses;
 }
 
 // The groups that do the same as this program's does.
@@ -65,10 +65,14 @@ const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& se
   const auto [found, fresh] = of_messages_.try_emplace({index, send.peer, send.op});
   if (!fresh) return found->second;
   const Program& program = programs_[index];
-  std::vector<Group> groups = {{program.rank, send.peer}};
+  const plan::Stage& sender = plan_.stages[program.stage];
+  const plan::Stage& receiver = plan_.stages[programs_[fold_.program_of[send.peer]].stage];
+  const std::vector<Group> one = {{program.rank, send.peer}};
   // Every rank of this stage sends to the rank of the peer's stage with the same indices.
-  if (fold_.folded && each) groups = pairs(plan_.stages[program.stage], plan_.stages[programs_[fold_.program_of[send.peer]].stage]);
-  return found->second = uses(groups, each ? Exchange::message : Exchange::message_on_ports);
+  if (each) return found->second = uses(fold_.folded ? pairs(sender, receiver) : one, Exchange::message);
+  const double out = sender.width();
+  const double in = receiver.width();
+  return found->second = uses(one, Exchange::message_on_ports, std::min(1.0, in / out), std::min(1.0, out / in));
 }
 
 const std::vector<Use>& SharedLinks::of_collective(int program, int group, Op op) {

@@ -19,7 +19,7 @@ class SharedLinks {
       : programs_(programs), fold_(fold), plan_(plan), cluster_(cluster) {}
 
   // `each`: the messages of a stage's ranks, for all of which a folded one stands, meet on links. Otherwise the message takes as long as it
-  // does beside them, and only other messages meet it, where they enter or leave the same rank.
+  // does beside them, and only other messages meet it, where they enter or leave the same rank: the wider stage has more ports for it.
   const std::vector<Use>& of_message(int program, const program::Instruction& send, bool each);
   // `group`: index into Program::groups.
   const std::vector<Use>& of_collective(int program, int group, program::Op op);
@@ -40,7 +40,8 @@ class SharedLinks {
   };
 
   std::set<Resource> resources_of(const Group& ranks, Exchange exchange) const;
-  std::vector<Use> uses(const std::vector<Group>& groups, Exchange exchange);
+  // `out`, `in`: of the time of a transfer, how much its bytes need to leave the sender's ranks and to enter the receiver's.
+  std::vector<Use> uses(const std::vector<Group>& groups, Exchange exchange, double out = 1, double in = 1);
   std::vector<Group> peers(int program, int group, program::Op op) const;
 
   const std::vector<program::Program>& programs_;

@@ -57,7 +57,7 @@ Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel&
   return out;
 }
 
-// The simulator does not know everything: not every message that meets another one between stages of unequal width.
+// A net under the simulator: no plan is known that it catches.
 void warn_below_bound(const Result& result, const plan::Plan& plan, const cost::CostModel& cost_model) {
   if (cost::plays_exchanges(plan, cost_model.cluster())) return;
   for (const auto& [resource, least] : cost::least_times(plan, cost_model.model(), cost_model.cluster()))

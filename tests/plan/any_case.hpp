@@ -100,6 +100,20 @@ inline Case any_case() {
   return out;
 }
 
+// Two neighbouring stages of one group become one of twice the width.
+inline void join_stages(Case& c) {
+  if (c.plan.stages.size() < 2) return;
+  const auto s = static_cast<std::size_t>(*rc::gen::inRange(0, static_cast<int>(c.plan.stages.size()) - 1));
+  Stage& first = c.plan.stages[s];
+  const Stage second = c.plan.stages[s + 1];
+  const auto group_of = [&](const Stage& stage) { return c.plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group; };
+  if (group_of(first) != group_of(second)) return;
+  first.ranks.insert(first.ranks.end(), second.ranks.begin(), second.ranks.end());
+  first.runs.back().last = second.runs.back().last;
+  first.runs.back().strategy.dp *= 2;
+  c.plan.stages.erase(c.plan.stages.begin() + static_cast<std::ptrdiff_t>(s) + 1);
+}
+
 // The same stages of the first group, each on some devices of every node; or each dealt over its nodes, a rank on each in turn.
 inline void place_otherwise(Case& c) {
   const cluster::ResourceGroup& group = c.cluster.groups[0];

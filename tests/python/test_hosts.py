@@ -204,6 +204,8 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(tessera, hosts, job, how, st
     where = ["--hosts", hosts.file()] if how == "hosts" else ["--launcher", f"{MPIRUN} -n 2"]
     process = started(tessera, job, *where)
     process.send_signal(stop)
+    time.sleep(0.02)
+    process.send_signal(stop)  # as `timeout` and resource managers do, who signal a process and its group
     _, message = process.communicate(timeout=60)
     assert process.returncode == TRY_AGAIN, message
     made_steps = len(tessera.metrics("job"))
