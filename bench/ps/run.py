@@ -1,6 +1,6 @@
 """Measures parameter servers: a table alone beside a plain one, embeddings of PyTorch and FBGEMM in one process, and one server with one worker beside PaddlePaddle's.
 
-    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,log,paddle,load,growth,tier,move] [--json]
+    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,log,paddle,load,growth,wire,tier,move] [--json]
 
 Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones of 64 x 26: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU
 time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
@@ -10,7 +10,7 @@ in a folder under build/.
 Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls; each round into new servers. Resident bytes of a row are what the server's memory grew by.
 
 `load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
-the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root). With `service` beside it, what a trillion parameters would take follows from both (scale.py).
+the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root), and `wire` one server and one worker over a slow link, with values in fp32, bf16 and int8. With `service` beside it, what a trillion parameters would take follows from both (scale.py).
 `move` takes a table from two servers to three while a worker trains it. `tier` gives a table memory for a quarter of its rows; tessera_bench_ps_tier --billion makes a billion of them.
 """
 import argparse
@@ -30,14 +30,14 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
-from growth import growth, show_growth  # noqa: E402
+from growth import CORES, SLOW_GBIT, growth, show_growth, wires  # noqa: E402
 from machine import processor  # noqa: E402
 from packages import beside_ours, environment  # noqa: E402
 from scale import scale, show_scale  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "log", "paddle", "load", "growth", "tier", "move"]
+PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "log", "paddle", "load", "growth", "wire", "tier", "move"]
 PADDLE = "2.6.2"
 FBGEMM = "1.8.0"  # the release for the torch that setup installs
 TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
@@ -223,6 +223,8 @@ def show(result):
         print(f"pull and push, Zipf: {found['before']:.2f} before, {found['beside']:.2f} meanwhile, {found['afterwards']:.2f} afterwards")
     if "growth" in result:
         show_growth(result["growth"])
+    if "wire" in result:
+        show_growth(result["wire"], "values as", f"one server and one worker, a host of {CORES} cores and {SLOW_GBIT} Gbit/s each")
     if "scale" in result:
         show_scale(result["scale"])
 
@@ -254,6 +256,8 @@ def main():
         result["load"] = load(arguments)
     if "growth" in arguments.only:
         result["growth"] = growth(arguments.bin, arguments.rows, arguments.rounds)
+    if "wire" in arguments.only:
+        result["wire"] = wires(arguments.bin, arguments.rows, arguments.rounds)
     if "sides" in result and "Tessera" in result["sides"] and "problem" not in result.get("growth", {"problem": ""}):
         result["scale"] = scale(DIMENSION, result["sides"]["Tessera"], list(result["growth"].values())[-1])
     if "tier" in arguments.only:

@@ -1,4 +1,5 @@
-// tessera_bench_ps_service PLACE,... ROWS PID: one client of running parameter servers, whose process is PID. It says "ready", then answers
+// tessera_bench_ps_service PLACE,... ROWS PID [WIRE]: one client of running parameter servers, whose process is PID, with values that cross
+// the network in fp32, bf16 or int8. It says "ready", then answers
 // each line of its standard input with a line of JSON. "insert" pulls every key once, "load" pulls and pushes it, "save" writes all rows,
 // and the names of kWays draw keys. An answer has million keys a second, and milliseconds and CPU milliseconds of a batch, the latter of
 // both processes together. Those of "insert" and "load" also have the rows that are there, and the bytes of a row: as the table counts
@@ -131,15 +132,17 @@ nlohmann::json Bench::run(const Way& way) {
 int main(int argc, char** argv) {
   using namespace tessera;
   using namespace tessera::bench;
-  if (argc != 4) {
-    std::cerr << "usage: tessera_bench_ps_service PLACE,... ROWS PID\n";
+  const std::map<std::string, ps::RowType> types = {{"fp32", ps::RowType::fp32}, {"bf16", ps::RowType::bf16}, {"int8", ps::RowType::int8}};
+  const auto wire = types.find(argc == 5 ? argv[4] : "fp32");
+  if (argc < 4 || argc > 5 || wire == types.end()) {
+    std::cerr << "usage: tessera_bench_ps_service PLACE,... ROWS PID [fp32|bf16|int8]\n";
     return 2;
   }
   try {
     ps::Client client(split(argv[1]), secret_from_environment().value_or(""));
     const std::uint64_t rows = std::strtoull(argv[2], nullptr, 10);
-    const ps::Client::TableId table =
-        client.open({.name = "bench", .dimension = kDimension, .optimizer = {.rule = ps::Rule::adagrad, .row_moment = true}});
+    const ps::Client::TableId table = client.open(
+        {.name = "bench", .dimension = kDimension, .optimizer = {.rule = ps::Rule::adagrad, .row_moment = true}, .wire = wire->second});
     Bench bench{std::move(client), table, rows, static_cast<pid_t>(std::atoi(argv[3]))};
     Random random(7);
     for (float& gradient : bench.gradients) gradient = static_cast<float>(random.uniform() - 0.5);

@@ -223,6 +223,7 @@ struct ParameterServerSpec {
   std::string initializer = "uniform";  // uniform, normal, zero
   double initial_scale = 0.01;
   std::string rows = "fp32";                // fp32, bf16, int8: how a server stores values
+  std::string wire = "fp32";                // likewise: how values and gradients cross the network
   std::string consistency = "synchronous";  // asynchronous (ps::Consistency), geo (ps/geo.hpp): when ranks see each other's steps
   int staleness = 1;                        // of asynchronous tables, in steps
   std::optional<LifecycleSpec> lifecycle;   // none: rows stay

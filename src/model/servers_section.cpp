@@ -89,7 +89,7 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
   constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000, kMostSeconds = 86400;
   ParameterServerSpec servers;
   servers.where = node.where();
-  Section section(node, {"servers", "threads", "disk", "memory", "optimizer", "initializer", "rows", "consistency", "staleness",
+  Section section(node, {"servers", "threads", "disk", "memory", "optimizer", "initializer", "rows", "wire", "consistency", "staleness",
                          "exchange_every", "reconnect", "lifecycle"});
   section.read("servers", servers.places, read_server_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
@@ -101,7 +101,9 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
   section.attempt([&] {
     if (const auto initializer = node.find("initializer")) read_initializer(*initializer, servers);
   });
-  section.read("rows", servers.rows, [](const ConfigNode& rows) { return rows.as_choice({"fp32", "bf16", "int8"}); });
+  const auto read_type = [](const ConfigNode& type) { return type.as_choice({"fp32", "bf16", "int8"}); };
+  section.read("rows", servers.rows, read_type);
+  section.read("wire", servers.wire, read_type);
   section.read("consistency", servers.consistency, [](const ConfigNode& consistency) {
     return consistency.as_choice({"synchronous", "asynchronous", "geo"});
   });
@@ -122,6 +124,9 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
     throw node.at("exchange_every")
         .error(text("ranks with ", servers.consistency, " tables push their gradients in every step"),
                "consistency: geo, or no exchange_every");
+  if (servers.consistency == "geo" && servers.wire != "fp32")
+    throw node.at("wire").error("ranks with geo tables exchange differences of rows that each goes on training, as they are",
+                                "wire: fp32, or consistency: synchronous or asynchronous");
   if (servers.consistency == "geo" && servers.lifecycle)
     throw node.at("lifecycle")
         .error("rows of geo tables are stepped in copies of them, of which servers see no pushes",

@@ -6,9 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/hash.hpp"
+#include "base/random.hpp"
 #include "base/secret.hpp"
 #include "ps/batch.hpp"
 #include "ps/messages.hpp"
+#include "ps/row_values.hpp"
 #include "ps/saves.hpp"
 
 namespace tessera::ps {
@@ -41,6 +44,7 @@ struct Client::Impl {
     std::size_t dimension;
     int staleness;  // steps of other workers that a pull may miss
     bool has_lifecycle;
+    std::size_t wire_bytes;             // of a row on the network
     std::vector<std::uint32_t> ids;     // at each server
     std::array<Batch, 2> batches = {};  // the last two that were pulled
     std::size_t last = 0;
@@ -124,6 +128,12 @@ struct Client::Impl {
         },
         [](std::size_t, const MessageReader&) {});
   }
+  // How a push rounds: a run that goes on rounds as one that was not interrupted.
+  Random random_of_push(std::size_t table) {
+    const auto worker = static_cast<std::uint64_t>(options.worker ? options.worker->index : 0);
+    const auto count = static_cast<std::uint64_t>(options.worker ? step : pushes++);
+    return Random(seed_of(seed_of(table, worker), count));
+  }
   void note(const Seen& seen, int allowed, int ahead) {
     const std::int64_t behind = std::max<std::int64_t>(0, step + ahead - seen.slowest);
     ensure(behind <= allowed, "a pull has seen less of other workers than its table's staleness allows");
@@ -144,6 +154,7 @@ struct Client::Impl {
   std::vector<std::uint64_t> numbered;  // messages to each server
   bool joined = false;
   std::int64_t step = 0;  // steps that this worker has ended
+  std::uint64_t pushes = 0;  // of a client that is no worker
   Staleness staleness_seen;
   std::filesystem::path saves_to;
   std::int64_t save_number = 0;
@@ -176,6 +187,7 @@ Client::TableId Client::open(const TableSpec& spec) {
                         .dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
                         .has_lifecycle = spec.lifecycle.has_value(),
+                        .wire_bytes = row_bytes(spec.wire, spec.dimension),
                         .ids = std::vector<std::uint32_t>(impl_->requests->servers())};
   impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
                   [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
@@ -207,9 +219,10 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
         if (begin > 0 && part.instance != seen.instance) part.tickets.clear();
         part.instance = seen.instance;
         part.tickets.insert(part.tickets.end(), tickets.begin(), tickets.end());
-        const std::span<const float> rows = in.take<float>((end - begin) * dimension);
+        const std::span<const std::byte> rows = in.take<std::byte>((end - begin) * table.wire_bytes);
         for (std::size_t i = begin; i < end; ++i)
-          copy_row(rows.data() + (i - begin) * dimension, values.data() + parts[server].positions[i] * dimension, dimension);
+          load_row(table.spec.wire, rows.data() + (i - begin) * table.wire_bytes,
+                   values.subspan(parts[server].positions[i] * dimension, dimension));
       });
   for (const Batch::Repeat& repeat : batch.repeats())
     copy_row(values.data() + repeat.first * dimension, values.data() + repeat.position * dimension, dimension);
@@ -230,6 +243,8 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
     batch.deal(keys.size());
   }
   std::vector<Batch::Part>& parts = batch.parts();
+  std::vector<float> sums;
+  Random random = impl_->random_of_push(id);
   PushResult result;
   impl_->exchange(
       keys_of_a_message(static_cast<int>(dimension)), [] { return false; }, [&](std::size_t server) { return parts[server].keys.size(); },
@@ -240,7 +255,15 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
         if (part.tickets.size() == part.keys.size()) out.add<std::uint64_t>(1).front() = part.instance;
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
-        batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
+        if (table.spec.wire == RowType::fp32) {
+          batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
+        } else {
+          sums.resize((end - begin) * dimension);
+          batch.add_up(part, begin, end, gradients, sums);
+          for (std::size_t i = 0; i < end - begin; ++i)
+            store_gradient(table.spec.wire, std::span<const float>(sums).subspan(i * dimension, dimension), random,
+                           out.add<std::byte>(table.wire_bytes).data());
+        }
         if (table.has_lifecycle) batch.add_up(part, begin, end, shown, out.add<float>((end - begin) * kImpressionFloats));
       },
       [&](std::size_t, std::size_t, std::size_t, MessageReader in) {

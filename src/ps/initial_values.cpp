@@ -14,10 +14,11 @@ namespace {
 float uniform_of(std::uint64_t draw, std::size_t half) { return static_cast<float>(draw >> (half == 0 ? 40 : 8) & 0xFFFFFF) * 0x1.0p-24f; }
 
 void fill_uniform(Random random, float scale, std::span<float> values) {
-  std::uint64_t draw = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (i % 2 == 0) draw = random.next();
-    values[i] = scale * (2 * uniform_of(draw, i % 2) - 1);
+  const auto value = [scale](std::uint64_t draw, std::size_t half) { return scale * (2 * uniform_of(draw, half) - 1); };
+  for (std::size_t i = 0; i < values.size(); i += 2) {
+    const std::uint64_t draw = random.next();
+    values[i] = value(draw, 0);
+    if (i + 1 < values.size()) values[i + 1] = value(draw, 1);
   }
 }
 

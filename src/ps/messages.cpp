@@ -143,7 +143,8 @@ std::string to_json(const TableSpec& spec) {
              {"beta", optimizer.beta}}},
            {"initializer", {{"kind", spec.initializer.kind}, {"scale", spec.initializer.scale}, {"seed", spec.initializer.seed}}},
            {"consistency", spec.consistency},
-           {"staleness", spec.staleness}};
+           {"staleness", spec.staleness},
+           {"wire", spec.wire}};
   if (optimizer.clip_norm) out["optimizer"]["clip_norm"] = *optimizer.clip_norm;
   if (spec.lifecycle) out["lifecycle"] = json_of(*spec.lifecycle);
   return dumped(out);
@@ -247,7 +248,9 @@ TableSpec spec_from_json(const std::string& words) {
                                  .beta = optimizer.at("beta")},
                    .initializer = {.kind = initializer.at("kind"), .scale = initializer.at("scale"), .seed = initializer.at("seed")},
                    .consistency = in.at("consistency"),
-                   .staleness = in.at("staleness")};
+                   .staleness = in.at("staleness"),
+                   .lifecycle = {},
+                   .wire = in.value("wire", RowType::fp32)};
     if (optimizer.contains("clip_norm")) spec.optimizer.clip_norm = optimizer.at("clip_norm").get<float>();
     if (in.contains("lifecycle")) spec.lifecycle = lifecycle_from(in.at("lifecycle"));
     return spec;

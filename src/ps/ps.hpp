@@ -24,6 +24,8 @@ using Key = std::uint64_t;
 // How a row's values are stored. `int8`: a scale for each row, its largest value / 127. Rounding to bf16 and int8 is random, up or
 // down with the probabilities that keep the mean, so that small updates are not lost; the same pushes give the same bits.
 enum class RowType { fp32, bf16, int8 };
+// Of a row of so many values, a multiple of 4.
+std::size_t row_bytes(RowType type, int dimension);
 
 // What a push does to a row w with the gradient g.
 //   add      w += g, whatever the learning rate: for differences that a client has computed
@@ -71,6 +73,9 @@ struct TableSpec {
   int staleness = 1;  // of asynchronous tables, in steps
   // None: a row is made when a key is first asked for, and stays until it is erased.
   std::optional<Lifecycle> lifecycle = {};
+  // How values and gradients cross the network. Values are rounded to the nearest, gradients up or down as RowType says: their mean stays.
+  // Clients and servers compute and add up in fp32.
+  RowType wire = RowType::fp32;
 };
 
 // Throws Error(invalid_config) that names the table and the member.

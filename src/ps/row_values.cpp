@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ps/update.hpp"
+
 namespace tessera::ps {
 namespace {
 
@@ -87,6 +89,12 @@ void store_row(RowType type, std::span<const float> values, Random& random, std:
     case RowType::bf16: store_bf16(values, Dither(random), stored); return;
     case RowType::int8: store_int8(values, Dither(random), stored); return;
   }
+}
+
+void store_gradient(RowType type, std::span<const float> values, Random& random, std::byte* stored) {
+  if (type == RowType::fp32 || all_finite(values)) return store_row(type, values, random, stored);
+  // All of the row: in int8 it is the scale that says so.
+  std::fill_n(stored, row_bytes(type, static_cast<int>(values.size())), std::byte{0xFF});
 }
 
 void store_nearest(RowType type, std::span<const float> values, std::byte* stored) {

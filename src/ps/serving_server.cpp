@@ -48,6 +48,7 @@ struct ServingServer::Impl {
       throw Error(ErrorCode::invalid_config,
                   text("a client opens the table '", spec.name, "' of dimension ", spec.dimension, ", which ", place, " does not serve"),
                   {}, text("'", table.name(), "' of dimension ", table.dimension()));
+    if (spec.wire != RowType::fp32) refuse("rows that are rounded on their way", "open the table with wire fp32");
     return {0};
   }
   Seen seen(const AskHeader& header) const { return {static_cast<std::int64_t>(header.number), instance}; }

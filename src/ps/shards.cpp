@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/secret.hpp"
+#include "ps/row_values.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -173,10 +174,30 @@ bool Shards::pull(const AskHeader& header, MessageReader& in, MessageWriter& out
   out.add<Seen>(1).front() = *all;
   const std::span<const Key> keys = keys_of(table, header, in);
   const std::span<Ticket> tickets = out.add<Ticket>(keys.size());
-  const std::span<float> values = out.add<float>(keys.size() * static_cast<std::size_t>(spec.dimension));
+  const auto dimension = static_cast<std::size_t>(spec.dimension);
+  const std::size_t count = keys.size() * dimension;
+  const std::span<float> values = spec.wire == RowType::fp32 ? out.add<float>(count) : scratch(count);
   table.pull(keys, values, tickets, header.ask == Ask::pull ? Absent::create : Absent::zeros);
+  if (spec.wire != RowType::fp32)
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      store_nearest(spec.wire, values.subspan(i * dimension, dimension), out.add<std::byte>(row_bytes(spec.wire, spec.dimension)).data());
   shard.pulled += keys.size();
   return true;
+}
+
+std::span<float> Shards::scratch(std::size_t floats) {
+  scratch_.resize(std::max(scratch_.size(), floats));
+  return std::span(scratch_).first(floats);
+}
+
+std::span<const float> Shards::take_gradients(const TableSpec& spec, std::size_t rows, MessageReader& in) {
+  const auto dimension = static_cast<std::size_t>(spec.dimension);
+  if (spec.wire == RowType::fp32) return in.take<float>(rows * dimension);
+  const std::size_t bytes = row_bytes(spec.wire, spec.dimension);
+  const std::span<const std::byte> packed = in.take<std::byte>(rows * bytes);
+  const std::span<float> gradients = scratch(rows * dimension);
+  for (std::size_t i = 0; i < rows; ++i) load_row(spec.wire, packed.data() + i * bytes, gradients.subspan(i * dimension, dimension));
+  return gradients;
 }
 
 PushResult Shards::push(const AskHeader& header, const Workers::Client& client, MessageReader& in) {
@@ -189,7 +210,7 @@ PushResult Shards::push(const AskHeader& header, const Workers::Client& client, 
     tickets = in.take<Ticket>(keys.size());
     if (instance != instance_) tickets = {};
   }
-  const std::span<const float> gradients = in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
+  const std::span<const float> gradients = take_gradients(table.spec(), keys.size(), in);
   const std::span<const Impressions> impressions = in.take<Impressions>(table.spec().lifecycle ? keys.size() : 0);
   const bool waits = client.worker && table.spec().consistency == Consistency::synchronous;
   const PushResult result = waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients, impressions)

@@ -84,6 +84,9 @@ class Shards {
   bool wait(const AskHeader& header, MessageWriter& out);
   bool pull(const AskHeader& header, MessageReader& in, MessageWriter& out);
   PushResult push(const AskHeader& header, const Workers::Client& client, MessageReader& in);
+  // Of rows as they cross the network. Valid until the next call of either.
+  std::span<const float> take_gradients(const TableSpec& spec, std::size_t rows, MessageReader& in);
+  std::span<float> scratch(std::size_t floats);
   void end_step(const Workers::Client& client);
   PushResult end_period(const AskHeader& header, MessageReader& in);
   void take_copy(const AskHeader& header, MessageReader& in);
@@ -99,6 +102,7 @@ class Shards {
   Workers workers_;
   std::uint64_t instance_ = 0;  // random, of these rows
   bool incomplete_ = false;
+  std::vector<float> scratch_;
 };
 
 }  // namespace tessera::ps

@@ -136,9 +136,11 @@ std::uint32_t Table::State::add_row(Key key, Missing missing) {
 }
 
 void Table::State::first_values(Key key, int dimension, std::byte* stored) {
+  const auto count = static_cast<std::size_t>(dimension);
+  if (spec.type == RowType::fp32) return start_values(spec.initializer, key, {reinterpret_cast<float*>(stored), count});
   Random random(seed_of(spec.initializer.seed, key, 1));
-  start_values(spec.initializer, key, scratch);
-  store_row(spec.type, std::span(scratch).first(static_cast<std::size_t>(dimension)), random, stored);
+  start_values(spec.initializer, key, std::span(scratch).first(count));
+  store_row(spec.type, std::span(scratch).first(count), random, stored);
 }
 
 std::uint32_t Table::State::load_row(Key key, const std::byte* record) {

@@ -48,12 +48,12 @@ TESSERA_PS_API void tessera_ps_close(tessera_ps_client* client);
 
 /* Makes the table where it is not there yet; one of the same name that differs is refused. `description`: a JSON object with `name` and
  * `dimension` (1 to 65536), and what is not as by default:
- *   {"type": "fp32", "consistency": "asynchronous", "staleness": 1,
+ *   {"type": "fp32", "consistency": "asynchronous", "staleness": 1, "wire": "fp32",
  *    "optimizer": {"rule": "adagrad", "row_moment": false, "learning_rate": 0.05, "epsilon": 1e-8, "initial_moment": 0, "beta1": 0.9,
  *                  "beta2": 0.999, "l1": 0, "l2": 0, "beta": 1, "clip_norm": NUMBER or not there},
  *    "initializer": {"kind": "uniform", "scale": 0.01, "seed": 1},
  *    "lifecycle": {...} or not there}
- * Types: fp32, bf16, int8. Rules: add, sgd, adagrad, adam, ftrl. Kinds: zero, uniform, normal. Consistency: synchronous, asynchronous.
+ * Types, of rows at the servers and on the wire: fp32, bf16, int8. Rules: add, sgd, adagrad, adam, ftrl. Kinds: zero, uniform, normal. Consistency: synchronous, asynchronous.
  * With a lifecycle (how rows come, grow and go; ps/lifecycle.hpp says what its members mean), whose `growth` and `slots` are lists, and empty
  * where they are not there:
  *   {"decay": 0.98, "click_weight": 1, "unclicked_weight": 0.1, "waiting_keys": 4194304, "forget_after": 7, "slot_bits": 16,

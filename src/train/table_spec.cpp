@@ -57,7 +57,11 @@ ps::TableSpec table_of(const model::JobSpec& job) {
   ps::TableSpec table;
   table.name = job.name;
   table.dimension = static_cast<int>(job.model.blocks().at(static_cast<std::size_t>(model::tables_block(job.model))).spec->dim("dim"));
-  table.type = servers.rows == "fp32" ? ps::RowType::fp32 : servers.rows == "bf16" ? ps::RowType::bf16 : ps::RowType::int8;
+  const auto type_of = [](const std::string& name) {
+    return name == "fp32" ? ps::RowType::fp32 : name == "bf16" ? ps::RowType::bf16 : ps::RowType::int8;
+  };
+  table.type = type_of(servers.rows);
+  table.wire = type_of(servers.wire);
   table.optimizer.rule = optimizer.kind == "adagrad" ? ps::Rule::adagrad
                          : optimizer.kind == "adam"  ? ps::Rule::adam
                          : optimizer.kind == "sgd"   ? ps::Rule::sgd

@@ -12,7 +12,6 @@
 #include "base/secret.hpp"
 #include "data/clicks/keys.hpp"
 #include "data/dataset.hpp"
-#include "program/program.hpp"
 #include "ps/server.hpp"
 #include "train/table_spec.hpp"
 
@@ -63,6 +62,7 @@ TimedRows::TimedRows(const model::JobSpec& job, const Meter& meter, int workers)
   }
   const ps::TableSpec table = table_of(job);
   dimension_ = static_cast<std::size_t>(table.dimension);
+  value_bytes_ = ps::row_bytes(table.wire, table.dimension);
   values_.resize(most * dimension_);
   gradients_.assign(most * dimension_, 1e-3f);
   const std::string secret = make_secret(), place = free_loopback_place();
@@ -136,8 +136,8 @@ bool TimedRows::settled() const {
 }
 
 std::vector<profile::RowsSample> TimedRows::samples() const {
-  const double bytes =
-      different_ / std::max(1.0, lookups_) * static_cast<double>(program::bytes_of_row(static_cast<std::int64_t>(dimension_)).value);
+  // A key, a ticket and the values.
+  const double bytes = different_ / std::max(1.0, lookups_) * static_cast<double>(sizeof(ps::Key) + sizeof(ps::Ticket) + value_bytes_);
   return {{"pull", meter_.slowest(pull_.client.median()), meter_.slowest(pull_.server.median()), bytes},
           {"push", meter_.slowest(push_.client.median()), meter_.slowest(push_.server.median()), bytes}};
 }

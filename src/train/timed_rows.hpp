@@ -44,7 +44,7 @@ class TimedRows {
   std::vector<std::vector<ps::Key>> batches_;
   double lookups_ = 0;    // of all batches
   double different_ = 0;  // keys within a batch, likewise
-  std::size_t dimension_;
+  std::size_t dimension_, value_bytes_ = 0;  // of a row, the latter on the network
   std::jthread server_;
   std::optional<ps::Client> client_;
   ps::Client::TableId table_ = 0;

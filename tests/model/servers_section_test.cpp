@@ -33,16 +33,18 @@ TEST(ParameterServers, AreOnesOfTheRunsOwnWhereNoneAreNamed) {
   EXPECT_EQ(servers.optimizer.kind, "adagrad");
   EXPECT_EQ(servers.optimizer.lr, 0.05);
   EXPECT_EQ(servers.rows, "fp32");
+  EXPECT_EQ(servers.wire, "fp32");
 }
 
 TEST(ParameterServers, AreReadWithAllThatATableIs) {
   const ParameterServerSpec servers =
       job_of(
-          "parameter_servers: {servers: [h1:1, '[::1]:2'], rows: bf16, initializer: {kind: normal, scale: 0.1}, "
+          "parameter_servers: {servers: [h1:1, '[::1]:2'], rows: bf16, wire: int8, initializer: {kind: normal, scale: 0.1}, "
           "optimizer: {kind: adam, beta1: 0.8, row_moment: true, clip_norm: 3}}\n")
           .parameter_servers;
   EXPECT_THAT(servers.places, ElementsAre("h1:1", "[::1]:2"));
   EXPECT_EQ(servers.rows, "bf16");
+  EXPECT_EQ(servers.wire, "int8");
   EXPECT_EQ(servers.initializer, "normal");
   EXPECT_EQ(servers.optimizer.lr, 1e-3);
   EXPECT_EQ(servers.optimizer.beta1, 0.8);
@@ -59,6 +61,8 @@ TEST(ParameterServers, SayWhatIsWrongOfThem) {
   EXPECT_THAT(said("optimizer: {kind: adagrad, beta1: 0.5}"), HasSubstr("beta1 means nothing to adagrad"));
   EXPECT_THAT(said("optimizer: {lr: -1}"), HasSubstr("found -1"));
   EXPECT_THAT(said("rows: fp16"), HasSubstr("fp32"));
+  EXPECT_THAT(said("wire: fp16"), HasSubstr("fp32"));
+  EXPECT_THAT(said("wire: bf16, consistency: geo"), HasSubstr("exchange differences of rows"));
   EXPECT_THAT(said("optimizer: {schedule: {kind: steps}}"), HasSubstr("constant"));
   EXPECT_THAT(said("optimizer: {kind: ftrl, schedule: {warmup: 5}}"), HasSubstr("the last learning rate, which therefore stays the same"));
   EXPECT_THAT(said("consistency: sync"), HasSubstr("geo"));

@@ -398,15 +398,27 @@ def test_rows_that_memory_has_no_room_for_lie_on_the_disk(clicks):
     assert half.returncode == 2 and "disk and memory" in half.stderr
 
 
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_resumed_run_is_the_uninterrupted_one(clicks, grows):
+@pytest.mark.parametrize(("wire", "near"), [("bf16", 1e-3), ("int8", 5e-3)])
+def test_rows_that_cross_in_fewer_bits_train_nearly_the_same(clicks, wire, near):
+    clicks("train", clicks.write("whole.yaml", job("whole", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1})), "--no-measure")
+    yaml = job(wire, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1})
+    yaml["parameter_servers"]["wire"] = wire
+    clicks("train", clicks.write("fewer.yaml", yaml), "--no-measure")
+    losses = {name: [line["loss"] for line in clicks.metrics(name)] for name in ("whole", wire)}
+    assert losses[wire] == pytest.approx(losses["whole"], rel=near) and losses[wire] != losses["whole"]
+
+
+GROWS = {"lifecycle": {"period": 5, "growth": [{"seen": 0, "dimension": 1}, {"seen": 5, "dimension": DIM + 1}]}}
+
+
+@pytest.mark.parametrize("servers", [{}, GROWS, {"wire": "int8"}])
+def test_a_resumed_run_is_the_uninterrupted_one(clicks, servers):
     """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
     table = {"kind": "adagrad", "lr": 0.05, "schedule": {"warmup": 9}}
 
     def named(name):
         out = job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table)
-        if grows:
-            out["parameter_servers"]["lifecycle"] = {"period": 5, "growth": [{"seen": 0, "dimension": 1}, {"seen": 5, "dimension": DIM + 1}]}
+        out["parameter_servers"] |= servers
         return out
 
     whole = clicks.write("whole.yaml", named("whole"))
