@@ -64,7 +64,8 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
   if (!job.model.plugin.empty()) key += " " + hash128_hex(read_whole(job.model.plugin));
   if (model::reads_clicks(job.model)) {  // whose rows are measured on the job's data
     const model::ParameterServerSpec& servers = job.parameter_servers;
-    key += text(' ', servers.rows, ' ', servers.wire, ' ', servers.optimizer.kind, ' ', servers.optimizer.row_moment, ' ', servers.lifecycle.has_value());
+    key += text(' ', servers.rows, ' ', servers.wire, ' ', servers.optimizer.kind, ' ', servers.optimizer.row_moment, ' ',
+                servers.lifecycle.has_value());
     for (const model::SourceSpec& source : job.data.sources) key += " " + std::filesystem::absolute(source.path).string();
   }
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);

@@ -153,7 +153,7 @@ struct Client::Impl {
   std::uint64_t number = 0;             // this client's, by which servers know it again
   std::vector<std::uint64_t> numbered;  // messages to each server
   bool joined = false;
-  std::int64_t step = 0;  // steps that this worker has ended
+  std::int64_t step = 0;     // steps that this worker has ended
   std::uint64_t pushes = 0;  // of a client that is no worker
   Staleness staleness_seen;
   std::filesystem::path saves_to;

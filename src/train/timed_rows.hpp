@@ -42,8 +42,8 @@ class TimedRows {
 
   const Meter& meter_;
   std::vector<std::vector<ps::Key>> batches_;
-  double lookups_ = 0;    // of all batches
-  double different_ = 0;  // keys within a batch, likewise
+  double lookups_ = 0;                       // of all batches
+  double different_ = 0;                     // keys within a batch, likewise
   std::size_t dimension_, value_bytes_ = 0;  // of a row, the latter on the network
   std::jthread server_;
   std::optional<ps::Client> client_;

@@ -205,7 +205,8 @@ TEST(Serving, WhatWouldChangeATableIsRefused) {
   const ServedTable served(table);
   Client client(served.places, "");
   EXPECT_THAT(told([&] { client.open({.name = "ads", .dimension = 2}); }), HasSubstr("'ads' of dimension 1"));
-  EXPECT_THAT(told([&] { client.open({.name = "ads", .dimension = 1, .wire = RowType::bf16}); }), HasSubstr("open the table with wire fp32"));
+  EXPECT_THAT(told([&] { client.open({.name = "ads", .dimension = 1, .wire = RowType::bf16}); }),
+              HasSubstr("open the table with wire fp32"));
   const auto id = client.open({.name = "ads", .dimension = 1});
   const std::vector<Key> keys = {1, 2, 3};
   std::vector<float> values(3);

@@ -51,7 +51,7 @@ TEST_P(Wire, PullsRoundToTheNearest) {
     float largest = 0;
     for (std::size_t i = 5 * row; i < 5 * row + 5; ++i) largest = std::max(largest, std::abs(right[i]));
     for (std::size_t i = 5 * row; i < 5 * row + 5; ++i) {
-      const float most = GetParam() == RowType::bf16 ? std::abs(right[i]) / 256 : largest / 127;
+      const float most = GetParam() == RowType::bf16 ? std::abs(right[i]) / 128 : largest / 127;  // of the last place
       ASSERT_NEAR(values[i], right[i], most / 2 * 1.0001f) << keys[row];
       rounded += values[i] != right[i] ? 1 : 0;
     }
@@ -94,7 +94,8 @@ TEST_P(Wire, GradientsThatAreNotFiniteAreRefused) {
 
 // A worker's steps [begin, end) on the table.
 void train(const std::string& place, RowType wire, std::int64_t begin, std::int64_t end, std::vector<float>& values) {
-  Client client({place}, "", ClientOptions{.worker = Worker{.index = 0, .count = 1, .run = static_cast<std::uint64_t>(begin), .first_step = begin}});
+  Client client({place}, "",
+                ClientOptions{.worker = Worker{.index = 0, .count = 1, .run = static_cast<std::uint64_t>(begin), .first_step = begin}});
   TableSpec spec = ads(wire);
   spec.consistency = Consistency::synchronous;
   const Client::TableId table = client.open(spec);
