@@ -12,7 +12,7 @@ from served import Program
 
 SERVERS = [1, 2, 4]
 GBIT, CORES = 10, 0.2
-WIRES, SLOW_GBIT = ["fp32", "bf16", "int8"], 1
+WIRES, SLOW_GBIT = ["fp32", "bf16", "int8"], 0.25
 SECONDS = 4  # of a round: many periods in which a control group gives a host its share of a core, of which each begins with a burst
 NAMES = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf"]
 

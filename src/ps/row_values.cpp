@@ -113,9 +113,12 @@ void store_nearest(RowType type, std::span<const float> values, std::byte* store
       for (const float value : values) largest = std::max(largest, std::abs(value));
       const float scale = largest / kMostInt8, inverse = largest > 0 ? kMostInt8 / largest : 0;
       std::memcpy(stored, &scale, sizeof scale);
-      for (std::size_t i = 0; i < values.size(); ++i)
-        stored[sizeof scale + i] =
-            static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(std::nearbyint(values[i] * inverse), -kMostInt8, kMostInt8)));
+      // A sum of this size has no room for fractions: ties to even, as nearbyint, but several values at once.
+      constexpr float kNoFractions = 0x1.8p23f;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float rounded = values[i] * inverse + kNoFractions - kNoFractions;
+        stored[sizeof scale + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(rounded, -kMostInt8, kMostInt8)));
+      }
       return;
     }
   }
