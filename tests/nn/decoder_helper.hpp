@@ -80,7 +80,8 @@ Batch random_batch(const Dims& dims, std::int64_t samples, std::uint64_t seed);
 // would move all scores of a query alike, and change nothing.
 bool cancels(const std::string& name);
 
-// What bf16's rounding may change of a gradient, relative to its norm: more by ATen's kernels, which round scores before the softmax.
+// What bf16's rounding may change of a gradient, relative to its norm: more by ATen's kernels, which round scores before the softmax, and
+// run on CPUs that have no instructions for 16 bits.
 double bf16_tolerance();
 
 // |gradient - wanted| / |wanted|, by their norms. Biases of keys change no share of attention, and have a gradient of rounding alone where
