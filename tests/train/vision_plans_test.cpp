@@ -51,7 +51,8 @@ TEST(VisionPlans, WithBatchNormTrainAsOneDeviceDoesOnTheSameMicroBatches) {
   EXPECT_GT(worst_difference(train_on_images(job, plan_of(job, {}), images, labels).losses, one.losses), 1e-4);
 }
 
-// A residual block in two parts computes what it does whole, also with a stage's end between them, which its input then passes.
+// A residual block in two parts computes what it does whole, also with a stage's end between them, which its input then passes. Each plan is
+// held against itself: norms over so few values of ResNet-50 make of 1e-7, by another order of sums, 1e-2 within three steps.
 TEST(VisionPlans, SplitResidualBlocksTrainAsWholeOnes) {
   for (const char* arch : {"resnet18", "resnet50"}) {
     model::JobSpec job = vision_job(text("{arch: ", arch, ", image: 64, classes: 10}"), kBatch, 0.01);
@@ -59,15 +60,15 @@ TEST(VisionPlans, SplitResidualBlocksTrainAsWholeOnes) {
     job.model = narrowed(job.model), split.model = narrowed(split.model);
     const auto [images, labels] = random_images(job.model);
     const NamedTensors initial = train_on_images(job, plan_of(job, {}), images.narrow(0, 0, 0), labels.narrow(0, 0, 0)).tensors;
-    const Trained one = train_on_images(job, plan_of(job, {.micro_batches = 4}), images, labels);
     for (const Degrees& degrees : {Degrees{.micro_batches = 4}, Degrees{.dp = 4, .zero = 3, .recompute = Recompute::full},
                                    Degrees{.pp = 4, .micro_batches = 4, .schedule = Schedule::zb_h1},
                                    Degrees{.pp = 3, .micro_batches = 4, .recompute = Recompute::full}}) {
       SCOPED_TRACE(text(arch, " ", to_text(degrees)));
+      const Trained whole = train_on_images(job, plan_of(job, degrees), images, labels);
       const Trained parts = train_on_images(split, plan_of(split, degrees), images, labels);
-      expect_same(parts, one, initial);
+      expect_same(parts, whole, initial);
       if (degrees.dp * degrees.pp == 1) {
-        EXPECT_EQ(parts.losses, one.losses);
+        EXPECT_EQ(parts.losses, whole.losses);
       }
     }
   }
