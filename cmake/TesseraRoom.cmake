@@ -23,7 +23,7 @@ function(tessera_add_room name)
     if(TESSERA_SANITIZE)
       string(APPEND random_cases " max_success=20")
     endif()
-    gtest_discover_tests(tessera_${name}_tests DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 600
+    gtest_discover_tests(tessera_${name}_tests DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 1200
                          ENVIRONMENT "RC_PARAMS=${random_cases}")
   endif()
 endfunction()

@@ -51,8 +51,8 @@ TEST(VisionPlans, WithBatchNormTrainAsOneDeviceDoesOnTheSameMicroBatches) {
   EXPECT_GT(worst_difference(train_on_images(job, plan_of(job, {}), images, labels).losses, one.losses), 1e-4);
 }
 
-// A residual block in two parts computes what it does whole, also with a stage's end between them, which its input then passes. Each plan is
-// held against itself: norms over so few values of ResNet-50 make of 1e-7, by another order of sums, 1e-2 within three steps.
+// A residual block in two parts computes what it does whole, also with a stage's end between them, which its input then passes. Each plan
+// is held against itself: norms over so few values of ResNet-50 make of 1e-7, by another order of sums, 1e-2 within three steps.
 TEST(VisionPlans, SplitResidualBlocksTrainAsWholeOnes) {
   for (const char* arch : {"resnet18", "resnet50"}) {
     model::JobSpec job = vision_job(text("{arch: ", arch, ", image: 64, classes: 10}"), kBatch, 0.01);
