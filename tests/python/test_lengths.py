@@ -2,6 +2,8 @@
 import json
 import random
 
+import pytest
+
 
 def job(tessera, name, **parallel):
     drawn = random.Random(1)
@@ -45,7 +47,9 @@ def test_a_plan_is_chosen_for_the_lengths_of_the_documents(tessera):
     assert "plans are priced as if all samples had 256 tokens" in elsewhere.stderr and "were all samples 256 tokens long" in elsewhere.stdout
     trained = tessera("train", yaml, *auto, "--no-measure")
     assert "predicted: " in trained.stderr and len(tessera.metrics("chosen")) == 4
-    assert json.loads((tessera.folder / "runs/chosen/plan.json").read_text())["lengths"] == plan["lengths"]
+    # Prices from a data sheet, in which the system's word for the processor's frequency may be another one a second later.
+    priced = json.loads((tessera.folder / "runs/chosen/plan.json").read_text())["lengths"]
+    assert priced.pop("groups") == plan["lengths"].pop("groups") and priced == pytest.approx(plan["lengths"], rel=1e-2)
 
 
 def test_what_cannot_be_dealt_is_refused(tessera):

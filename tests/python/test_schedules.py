@@ -33,8 +33,8 @@ def test_a_warm_up_a_stable_part_and_a_decay(tessera):
     assert rates == [0.5, 1, 1, 1, 1, 1, 0.5, 0.292893, 0.133975, 0]
 
 
-# A rate that rises without end: the losses fall at first and then no more.
-RISING = dict(steps=40, schedule="{kind: constant, warmup: 40}", lr=1.0)
+# A rate that rises without end, and the losses with it.
+RISING = dict(steps=40, schedule="{kind: constant, warmup: 40}", lr=30.0)
 
 
 def test_the_best_checkpoint_outlives_newer_ones(tessera):
