@@ -43,7 +43,7 @@ function(tessera_room name)
   add_library(tessera_${name} STATIC ${sources})
   add_library(tessera::${name} ALIAS tessera_${name})
   target_include_directories(tessera_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
-  target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_ROOM_OPTIMIZATION})
+  target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_ROOM_OPTIMIZATION} ${TESSERA_ROOM_CHECKS})
   target_link_libraries(tessera_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   # Several files at a time: most of what each takes to compile are headers that the others have, too. A file's own names may then not be
   # those of another file of its room; the debug build compiles each alone, and so finds an include that is missing.

@@ -14,6 +14,7 @@ class Rank:
         self.instructions = {}  # by index: (args, begin, end)
         self.exchanges = collections.defaultdict(list)  # by instruction: [(begin, end)]
         self.work = []
+        self.reading = []  # samples
 
 
 def steps_of(trace):
@@ -34,6 +35,8 @@ def steps_of(trace):
             rank.instructions[args["instruction"]] = (args, begin, end)
         elif event["name"] in WORK:
             rank.work.append((begin, end))
+        elif event["name"] == "samples":
+            rank.reading.append((begin, end))
     return steps
 
 
@@ -95,8 +98,8 @@ def length(spans):
 
 
 def exposed_of(ranks, transfers):
-    """(seconds in which a rank waits and does not compute, seconds of these in which something is transferred), means over the ranks. A transfer that goes on beyond
-    the step's end counts in its beginning, as that of the step before went on there."""
+    """(seconds in which a rank waits and does not compute, seconds of these in which something is transferred and no samples are read), means over the
+    ranks. A transfer that goes on beyond the step's end counts in its beginning, as that of the step before went on there."""
     waits, moves = [], []
     exchange_begin = collections.defaultdict(float)
     for step in ranks.values():
@@ -112,6 +115,7 @@ def exposed_of(ranks, transfers):
         communicating = exchanges + [transfers[rank, index] for index, (args, _, _) in step.instructions.items() if not computes(args)]
         communicating += [(begin - (step.end - step.begin), end - (step.end - step.begin)) for begin, end in communicating if end > step.end]
         waits.append(length(waiting))
+        waiting = without(waiting, step.reading)
         moves.append(length(waiting) - length(without(waiting, communicating)))
     return statistics.mean(waits), statistics.mean(moves)
 

@@ -1,5 +1,6 @@
 #include "train/job_helper.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -117,6 +118,7 @@ void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& wo
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
+      at::set_num_threads(1);  // the ranks already are as many threads as there are cores, or more
       try {
         comm::Options mine = options;
         mine.rank = rank;
