@@ -51,6 +51,7 @@ struct PieceFormat {
   std::size_t record_bytes, block_bytes, block_records;
   int hash_bits;  // first ones, which all keys of a piece share
 
+  std::size_t partition_of(std::uint64_t hash) const { return hash_bits == 0 ? 0 : hash >> (64 - hash_bits); }
   std::uint64_t blocks(std::size_t records) const { return (records + block_records - 1) / block_records; }
   std::uint64_t bytes(std::size_t records) const { return blocks(records) * block_bytes; }
 };

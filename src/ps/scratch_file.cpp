@@ -59,7 +59,7 @@ bool ScratchFile::read_now(std::uint64_t offset, std::span<std::byte> bytes) con
 }
 
 bool ScratchFile::map(std::uint64_t end) {
-  if (end <= mapped_bytes_) return true;
+  if (maps(end)) return true;
   // Addresses alone, and more than there will be bytes: so this is seldom.
   const std::uint64_t bytes = std::bit_ceil(std::max(end, std::uint64_t{1} << 36));
   void* const mapped = mapped_ == nullptr ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, descriptor_, 0)

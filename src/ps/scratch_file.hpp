@@ -22,7 +22,10 @@ class ScratchFile {
   // False where that would have to wait for the disk; then the system has been asked to fetch the bytes.
   bool read_now(std::uint64_t offset, std::span<std::byte> bytes) const;
 
-  // Maps all that is written below `end`, for one thread; false where the system maps no such file.
+  // Whether it is mapped up to there.
+  bool maps(std::uint64_t end) const { return end <= mapped_bytes_; }
+  // Maps all that is written below `end`, for one thread that calls this while no other uses at(); false where the system maps no such
+  // file.
   bool map(std::uint64_t end);
   // Precondition: map() of what comes behind it was true. Valid until the next map(). Waits for what the system no longer holds in memory,
   // and if the disk does not give that back, the process ends with SIGBUS.

@@ -59,8 +59,18 @@ void Table::State::pull(std::span<const Key> keys, std::span<float> out, std::sp
   const bool plain = spec.type == RowType::fp32, counts = cold.has_value();
   const bool creates = absent == Absent::create && !life, gives_first = absent == Absent::create && life;
   std::vector<std::byte> first(gives_first ? value_bytes : 0);
+  // Two chunks ahead: while one is used, the other thread has the time to finish the next.
+  const auto scout_from = [&](std::size_t begin, Scouted& into) {
+    if (cold && begin < keys.size()) scout(keys.subspan(begin, std::min(chunk(), keys.size() - begin)), into);
+  };
+  scout_from(chunk(), scouted[1]);
   in_chunks(keys.size(), chunk(), [&](std::size_t begin, std::size_t count) {
-    resolve(keys.subspan(begin, count), {}, creates ? Missing::create : Missing::leave);
+    Scouted& mine = scouted[begin / chunk() % 2];
+    const bool was_scouted = cold && begin > 0;
+    resolve(keys.subspan(begin, count), was_scouted ? std::span<const Ticket>(mine.tickets) : std::span<const Ticket>(),
+            creates ? Missing::create : Missing::leave, {}, was_scouted ? &mine : nullptr);
+    mine.ahead.reset();
+    scout_from(begin + 2 * chunk(), mine);
     Ring<const std::byte*> rows;
     const auto ask = [&](std::size_t i) {
       const std::uint32_t row = found[i];

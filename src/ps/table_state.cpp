@@ -155,7 +155,7 @@ std::uint32_t Table::State::load_row(Key key, const std::byte* record) {
 }
 
 void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing,
-                           std::span<const Impressions> impressions) {
+                           std::span<const Impressions> impressions, const Scouted* scouted) {
   std::optional<Error> refused;
   try {
     make_room(keys.size());
@@ -177,13 +177,23 @@ void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> ti
   if (refused && missed.size() > room()) throw *refused;
   if (cold) {
     missed_keys.clear();
-    for (const std::size_t i : missed) missed_keys.push_back(keys[i]);
-    cold->find(missed_keys, [&](std::size_t item, const std::byte* record) {
-      const Key key = missed_keys[item];
-      if (index.find(key) != KeyIndex::kNone) return;  // its second place in the batch
-      load_row(key, record);
-      ++misses;
-    });
+    places_ahead.clear();
+    for (const std::size_t i : missed) {
+      missed_keys.push_back(keys[i]);
+      if (scouted == nullptr) continue;
+      std::size_t place = places_ahead.empty() ? 0 : places_ahead.back();
+      while (place < scouted->without_row.size() && scouted->without_row[place] < i) ++place;
+      places_ahead.push_back(place);
+    }
+    cold->find(
+        missed_keys,
+        [&](std::size_t item, const std::byte* record) {
+          const Key key = missed_keys[item];
+          if (index.find(key) != KeyIndex::kNone) return;  // its second place in the batch
+          load_row(key, record);
+          ++misses;
+        },
+        scouted == nullptr ? nullptr : scouted->ahead.get(), places_ahead);
   }
   const auto gets_row = [&](std::size_t i) {
     if (missing != Missing::admit) return missing != Missing::leave;
@@ -202,6 +212,22 @@ void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> ti
         found[i] = index.find(keys[i], places[item]);
         if (found[i] == KeyIndex::kNone && gets_row(i)) found[i] = add_row(keys[i], missing);
       });
+}
+
+void Table::State::scout(std::span<const Key> keys, Scouted& scouted) {
+  scouted.tickets.resize(keys.size());
+  scouted.without_row.clear();
+  missed_keys.clear();
+  Ring<KeyIndex::Place> places;
+  in_flight(
+      keys.size(), [&](std::size_t i) { places[i] = index.ask(keys[i]); },
+      [&](std::size_t i) {
+        scouted.tickets[i] = {index.find(keys[i], places[i]), erased};
+        if (scouted.tickets[i].row != KeyIndex::kNone) return;
+        scouted.without_row.push_back(i);
+        missed_keys.push_back(keys[i]);
+      });
+  scouted.ahead = cold->look_ahead(missed_keys);
 }
 
 void Table::State::make_room(std::size_t count) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -46,6 +47,13 @@ constexpr std::size_t kHeadFloats = sizeof(GrowingHead) / sizeof(float);
 // What becomes of a key without a row. `admit`: its row is made where the table's lifecycle admits it. `blank`: a row whose bytes the
 // caller fills in.
 enum class Missing { leave, create, admit, blank };
+
+// Keys that are to be resolved soon.
+struct Scouted {
+  std::vector<Ticket> tickets;
+  std::vector<std::size_t> without_row;  // places among the keys
+  std::shared_ptr<Ahead> ahead;          // null, or of those without a row
+};
 
 struct Table::State {
   State(TableSpec given, const std::optional<TableStorage>& storage);
@@ -96,7 +104,11 @@ struct Table::State {
 
   // Fills `found` with the rows of up to chunk() keys, kNone where there is none. Those on disk come to memory, for which others may leave.
   // Between two calls no row leaves. `tickets`: none, or one a key; `impressions`, too, and only where a key may be admitted.
-  void resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing, std::span<const Impressions> impressions = {});
+  // `scouted`: null, or as scout() said of just these keys, with its tickets.
+  void resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing, std::span<const Impressions> impressions = {},
+               const Scouted* scouted = nullptr);
+  // Finds the rows of up to chunk() keys that are to be resolved soon; another thread looks meanwhile for those on disk.
+  void scout(std::span<const Key> keys, Scouted& scouted);
   bool leads(const Ticket& ticket, Key key) const { return ticket.row < rows_begun && ticket.erased >= swept[partition_of(key)]; }
   std::size_t partition_of(Key key) const { return cold ? cold->partition_of(hash_of(key)) : 0; }
   std::size_t room() const { return free_rows.size() + (most_rows - std::min(most_rows, rows_begun)); }
@@ -179,8 +191,9 @@ struct Table::State {
   std::size_t hand = 0;                            // the partition that is next to be swept
   std::size_t sweeps_to_shrink = 0;                // until no row lies behind `most_rows`
   std::uint64_t hits = 0, misses = 0;
-  std::vector<std::size_t> missed;
+  std::vector<std::size_t> missed, places_ahead;
   std::vector<Key> missed_keys;
+  std::array<Scouted, 2> scouted;  // of a pull's next chunks
 
   std::uint32_t period = 0;  // snapshots that began so far
   bool complete = false;     // the last one
