@@ -137,8 +137,8 @@ def on_gpu(outcome, names):
 def pytest(outcome, names):
     files = sorted(path for folder in ("tests/dev", "tests/python") for path in (ROOT / folder).rglob("test_*.py"))
     beside = [path for path in files if path.name not in ALONE]
-    # Two files at a time: a third of what these tests take is waiting, for hosts that are missed and for processes that start.
-    for which, more in ((beside, ["-n", "2", "--dist", "loadfile"]), ([path for path in files if path not in beside], [])):
+    # A file more at a time than there are cores: a part of what these tests take is waiting, for hosts that are missed and for processes that start.
+    for which, more in ((beside, ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile"]), ([path for path in files if path not in beside], [])):
         if not which:
             continue
         report = ROOT / "build" / "pytest.xml"
