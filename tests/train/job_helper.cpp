@@ -118,7 +118,7 @@ void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& wo
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
-      if (world_size > 1) at::set_num_threads(1);  // they already are as many as there are cores, or more
+      at::set_num_threads(1);  // the ranks already are as many as there are cores, or more
       try {
         comm::Options mine = options;
         mine.rank = rank;

@@ -1,6 +1,7 @@
 #include "train/vision_helper.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <mutex>
 
 #include "base/hash.hpp"
@@ -38,10 +39,11 @@ model::JobSpec vision_job(const std::string& model, std::int64_t global_batch, d
 }
 
 Trained train_on_images(const model::JobSpec& job, const plan::Plan& plan, const at::Tensor& images, const at::Tensor& labels,
-                        const NamedTensors& initial) {
+                        const NamedTensors& initial, int threads) {
   Trained out;
   std::mutex mutex;  // guards out
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    at::set_num_threads(threads);
     const program::Program program = program::compile(plan, job.model).at(static_cast<std::size_t>(comm.rank()));
     Store store(job.model, program, plan.precision, job.train.optimizer);
     store.initialize(job.train.seed);

@@ -23,8 +23,8 @@ struct Trained {
 };
 
 // `images` [steps * global batch, ...] and `labels` [steps * global batch]: of each step as many as the batch has. Begins with `initial`
-// where there is any, and otherwise with the initial values of the job's seed.
+// where there is any, and otherwise with the initial values of the job's seed. `threads`: of each rank.
 Trained train_on_images(const model::JobSpec& job, const plan::Plan& plan, const at::Tensor& images, const at::Tensor& labels,
-                        const NamedTensors& initial = {});
+                        const NamedTensors& initial = {}, int threads = 1);
 
 }  // namespace tessera::train

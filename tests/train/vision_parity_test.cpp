@@ -1,6 +1,7 @@
 // Vision models against PyTorch's: the losses of five steps of momentum SGD from the same weights, and what the steps
 // leave of parameters and running statistics.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <cstdio>
 
@@ -58,7 +59,8 @@ TEST_P(VisionParity, LossesParametersAndStatisticsAfterFiveSteps) {
     if (repeat.block.dims.contains("dropout")) repeat.block.dims["dropout"] = 0;  // whose masks are ours
   const NamedTensors initial = with_prefix(reference, "initial.");
   const NamedTensors expected = with_prefix(reference, "final.");
-  const Trained trained = train_on_images(job, plan_of(job, {}), reference.at("images"), labels, initial);
+  const Trained trained = train_on_images(job, plan_of(job, {}), reference.at("images"), labels, initial,
+                                          at::get_num_threads());  // PyTorch has all of them, too
   for (std::int64_t step = 0; step < losses.size(0); ++step) {
     const double loss = losses[step].item<double>();
     EXPECT_NEAR(trained.losses.at(static_cast<std::size_t>(step)), loss, 1e-4 * loss) << "step " << step;
