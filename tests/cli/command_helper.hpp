@@ -21,7 +21,7 @@ struct CommandOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
 };
 
-// Waits for its end, at most a minute; then it is killed and the test fails. No stdin.
+// Waits for its end, at most four minutes; then it is killed and the test fails. No stdin.
 CommandResult run_command(std::vector<std::string> arguments, const CommandOptions& options = {});
 CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options = {});
 std::string tessera_path();
@@ -34,7 +34,7 @@ class OnTerminal {
   OnTerminal(const OnTerminal&) = delete;
   OnTerminal& operator=(const OnTerminal&) = delete;
 
-  // Waits until `words` are shown behind what was waited for before, at most a minute; false, and the test fails, when they are not.
+  // Waits until `words` are shown behind what was waited for before, at most four minutes; false, and the test fails, when they are not.
   bool shows(const std::string& words);
   // As if typed: "\n" is Enter, "\x03" Ctrl-C, "\t" Tab.
   void type(const std::string& keys);
