@@ -13,8 +13,8 @@ function(tessera_add_room name)
     add_executable(tessera_${name}_tests ${tests} ${helpers})
     target_compile_options(tessera_${name}_tests PRIVATE ${TESSERA_WARNINGS} ${TESSERA_TEST_OPTIMIZATION})
     target_include_directories(tessera_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-    target_compile_definitions(tessera_${name}_tests PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
-    target_link_libraries(tessera_${name}_tests PRIVATE tessera::${name} ${TESSERA_${name}_TESTS_USE} ${RAPIDCHECK_LIBRARY} GTest::gmock GTest::gtest_main)
+    target_link_libraries(tessera_${name}_tests PRIVATE tessera::${name} ${TESSERA_${name}_TESTS_USE} tessera_test_folders ${RAPIDCHECK_LIBRARY}
+                          GTest::gmock GTest::gtest_main)
     set_property(GLOBAL APPEND PROPERTY TESSERA_TEST_PROGRAMS tessera_${name}_tests)
     include(GoogleTest)
     # The same random cases in every run; another RC_PARAMS by hand draws others. A sanitizer looks at what each case does, and what

@@ -1,9 +1,10 @@
 #include "nn/autograd_block.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include "nn/autograd.hpp"
 
 namespace tessera::nn {
 namespace {
@@ -23,7 +24,7 @@ class AutogradBlock final : public Block {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
-    const at::AutoGradMode mode(pass.training);
+    const WithAutograd autograd(pass.training);
     Tensors leaves;
     for (const at::Tensor& input : inputs) leaves.push_back(leaf(input, pass));
     for (const Parameter& parameter : parameters_) {

@@ -1,5 +1,4 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -8,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "nn/attention_maps.hpp"
+#include "nn/autograd.hpp"
 #include "nn/rotation.hpp"
 
 namespace tessera::nn {
@@ -33,7 +33,7 @@ class LatentMaps final : public AttentionMaps {
   }
 
   at::Tensor forward(const at::Tensor& normed, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
-    const at::AutoGradMode mode(pass.training);
+    const WithAutograd autograd(pass.training);
     Tensors leaves = {leaf(normed, pass)};
     for (const Parameter& parameter : parameters_) leaves.push_back(leaf(parameter.value, pass));
     const at::Tensor made = computed(leaves, rows, pass);

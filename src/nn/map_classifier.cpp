@@ -1,5 +1,4 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <utility>
 
+#include "nn/autograd.hpp"
 #include "nn/classifier.hpp"
 #include "nn/dropout.hpp"
 #include "nn/kernels/bias.hpp"
@@ -84,7 +84,7 @@ class MapClassifier final : public Block {
       if (drops(pass)) kernels::dropout_rows(x, dropped_, places_of(i, x, pass), x);
     }
     if (!pass.training) return classification_loss(x, pass);
-    const at::AutoGradMode mode(true);
+    const WithAutograd autograd(true);
     const at::Tensor logits = x.detach().requires_grad_(true);
     Tensors loss = classification_loss(logits, pass);
     saved.tensors.push_back(torch::autograd::grad({loss.at(0)}, {logits}, {at::full_like(loss.at(0), pass.loss_scale)}).front());

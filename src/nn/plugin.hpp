@@ -12,6 +12,7 @@
 #pragma once
 
 #include "model/plugin.hpp"       // IWYU pragma: export
+#include "nn/autograd.hpp"        // IWYU pragma: export
 #include "nn/autograd_block.hpp"  // IWYU pragma: export
 #include "nn/block.hpp"           // IWYU pragma: export
 #include "nn/dropout.hpp"         // IWYU pragma: export

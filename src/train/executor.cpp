@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/clock.hpp"
+#include "nn/autograd.hpp"
 #include "nn/tensor_parallel.hpp"
 #include "program/traffic.hpp"
 #include "train/tables.hpp"
@@ -105,6 +106,7 @@ void Executor::begin() {
 
 Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step,
                       std::vector<comm::Group> context_groups) {
+  const nn::WithoutAutograd plain;
   context_groups_ = std::move(context_groups);
   at_ = -1;
   const Telling telling(*this);
@@ -195,6 +197,7 @@ void Executor::wait_for_exchange() {
 
 double Executor::finish(const Step& step) {
   if (!unfinished_) return 0;
+  const nn::WithoutAutograd plain;
   const Telling telling(*this);
   wait_for_exchange();
   late_spans_ = communication_spans(handles_, begins_, true);

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "nn/autograd.hpp"
 #include "plan/plan.hpp"
 #include "program/program.hpp"
 #include "train/store.hpp"
@@ -49,6 +50,7 @@ struct Predictor::Impl {
   }
 
   at::Tensor forward(const std::vector<std::uint32_t>& tokens, std::int64_t position, bool cached) {
+    const nn::WithoutAutograd plain;
     nn::Batch batch;
     at::Tensor& row = batch.tensors["tokens"] = at::empty({1, static_cast<std::int64_t>(tokens.size())}, at::kLong);
     std::copy(tokens.begin(), tokens.end(), row.data_ptr<std::int64_t>());

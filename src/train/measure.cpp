@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "model/forms.hpp"
+#include "nn/autograd.hpp"
 #include "nn/optimizer.hpp"
 #include "train/measure_communication.hpp"
 #include "train/measure_links.hpp"
@@ -275,6 +276,7 @@ class OptimizerStep {
 }  // namespace
 
 profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, const MeasureOptions& options) {
+  const nn::WithoutAutograd plain;  // as in training
   profile::Profile profile;
   profile.model_fingerprint = job.model.fingerprint();
   profile.process_baseline = peak_resident();

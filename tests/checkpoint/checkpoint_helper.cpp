@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/error.hpp"
+#include "base/folders.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -101,13 +102,13 @@ std::string difference(const Reader& reader, const Tensors& expected) {
   return {};
 }
 
-bool has_python() { return std::filesystem::exists(std::filesystem::path(TESSERA_SOURCE_DIR) / ".venv/bin/python"); }
+bool has_python() { return std::filesystem::exists(std::filesystem::path(kSourceFolder) / ".venv/bin/python"); }
 
 std::string python(const std::string& code) {
   TemporaryFolder folder;
   const auto script = folder.path() / "script.py";
   write_whole(real_file_system(), script, code);
-  const std::string command = text("cd ", folder.path().string(), " && ", TESSERA_SOURCE_DIR, "/.venv/bin/python script.py > out.txt 2>&1");
+  const std::string command = text("cd ", folder.path().string(), " && ", kSourceFolder, "/.venv/bin/python script.py > out.txt 2>&1");
   const int status = std::system(command.c_str());
   const std::string output = read_whole(folder.path() / "out.txt");
   if (status != 0) throw std::runtime_error("python failed:\n" + output);

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/folders.hpp"
 #include "cli/command_helper.hpp"
 #include "profile/calibration.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string table(const std::string& name) { return std::string(TESSERA_SOURCE_DIR) + "/bench/truth/data/" + name + ".csv"; }
+std::string table(const std::string& name) { return std::string(kSourceFolder) + "/bench/truth/data/" + name + ".csv"; }
 
 // Megatron-LM's GPTs with arch and dropout said, as a user would.
 std::filesystem::path own_rows(const std::filesystem::path& folder) {

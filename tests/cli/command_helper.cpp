@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/folders.hpp"
 #include "cli/command_helper.hpp"
 
 namespace tessera::cli {
@@ -76,7 +77,7 @@ CommandResult run_command(std::vector<std::string> arguments, const CommandOptio
   return result;
 }
 
-std::string tessera_path() { return TESSERA_BINARY_DIR "/bin/tessera"; }
+std::string tessera_path() { return std::string(kBinaryFolder) + "/bin/tessera"; }
 
 CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options) {
   arguments.insert(arguments.begin(), tessera_path());

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/folders.hpp"
 #include "cli/command_helper.hpp"
 
 namespace tessera::cli {
@@ -10,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::vector<std::string> plan_words(std::vector<std::string> more) {
-  std::vector<std::string> words = {"plan", "--galvatron", std::string(TESSERA_SOURCE_DIR) + "/bench/planner/inputs/search_dist.yaml",
+  std::vector<std::string> words = {"plan", "--galvatron", std::string(kSourceFolder) + "/bench/planner/inputs/search_dist.yaml",
                                     "SEQ_LENGTH=2048", "search_engine.profiling_info.time_profile_mode=static"};
   words.insert(words.end(), more.begin(), more.end());
   return words;

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/dynamic_library.hpp"
+#include "base/folders.hpp"
 #include "base/temporary_folder.hpp"
 #include "comm/cuda.hpp"
 #include "comm/nccl.hpp"
@@ -87,7 +88,7 @@ TEST(Nccl, TheOneBesideTorchIsTaken) {
 fs::path real_nccl() {
   if (const char* const named = std::getenv(kNcclVariable)) return named;
   std::error_code ignored;
-  for (const auto& python : fs::directory_iterator(fs::path(TESSERA_SOURCE_DIR) / ".venv" / "lib", ignored)) {
+  for (const auto& python : fs::directory_iterator(fs::path(kSourceFolder) / ".venv" / "lib", ignored)) {
     const fs::path file = python.path() / "site-packages" / "nvidia" / "nccl" / "lib" / "libnccl.so.2";
     if (fs::exists(file)) return file;
   }

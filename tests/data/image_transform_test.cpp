@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.hpp"
+#include "base/folders.hpp"
 #include "data/image_files.hpp"
 
 namespace tessera::data {
@@ -16,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Resize, IsPillowsToTheBit) {
-  std::ifstream cases(std::string(TESSERA_SOURCE_DIR) + "/tests/data/resize_cases.txt");
+  std::ifstream cases(std::string(kSourceFolder) + "/tests/data/resize_cases.txt");
   int count = 0;
   for (std::string line; std::getline(cases, line); ++count) {
     std::istringstream in(line);

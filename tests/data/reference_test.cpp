@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "base/folders.hpp"
 #include "base/temporary_folder.hpp"
 #include "data/tokenizer.hpp"
 
@@ -43,13 +44,13 @@ class Reader {
   std::size_t position_ = 0;
 };
 
-const std::string kShakespeare = std::string(TESSERA_SOURCE_DIR) + "/examples/shakespeare/shakespeare.txt";
+const std::string kShakespeare = std::string(kSourceFolder) + "/examples/shakespeare/shakespeare.txt";
 
 // Runs the repository's Python; the test fails with its output when it does.
 void run_python(const std::string& arguments) {
-  const std::string python = std::string(TESSERA_SOURCE_DIR) + "/.venv/bin/python";
+  const std::string python = std::string(kSourceFolder) + "/.venv/bin/python";
   ASSERT_TRUE(std::filesystem::exists(python)) << "the reference packages are missing: run ./dev setup first";
-  const std::string command = python + " " + TESSERA_SOURCE_DIR + "/tests/data/" + arguments;
+  const std::string command = python + " " + kSourceFolder + "/tests/data/" + arguments;
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
 }
 

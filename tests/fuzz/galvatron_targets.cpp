@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/config.hpp"
+#include "base/folders.hpp"
 #include "base/temporary_folder.hpp"
 #include "fuzz/checks.hpp"
 #include "interop/galvatron/galvatron.hpp"
@@ -23,7 +24,7 @@ constexpr const char* kFiles[] = {"search_dist.yaml",
                                   "sp_time_1nodes_8gpus_per_node.json",
                                   "overlap_coefficient.json"};
 
-std::filesystem::path inputs_folder() { return std::filesystem::path(TESSERA_SOURCE_DIR) / "bench/planner/inputs"; }
+std::filesystem::path inputs_folder() { return std::filesystem::path(kSourceFolder) / "bench/planner/inputs"; }
 
 // All files as one map, without the raw measurements ("1_1_8_sp", "layernum[2]_bsz1_seq2048") that a search passes over.
 std::string bundle(const std::string& time_profile_mode) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file_system.hpp"
+#include "base/folders.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace tessera::fuzz {
@@ -26,7 +27,7 @@ TEST_P(Reader, ReadsOrRefusesWithAReasonWhateverAFileHolds) {
 
 INSTANTIATE_TEST_SUITE_P(All, Reader, ::testing::ValuesIn(target_names()), [](const auto& info) { return info.param; });
 
-const std::filesystem::path kFound = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fuzz/found";
+const std::filesystem::path kFound = std::filesystem::path(kSourceFolder) / "tests/fuzz/found";
 
 std::vector<std::string> broken_readers() {
   std::vector<std::string> names;

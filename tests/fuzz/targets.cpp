@@ -7,6 +7,7 @@
 
 #include "base/config.hpp"
 #include "base/file_system.hpp"
+#include "base/folders.hpp"
 #include "base/log.hpp"
 #include "base/temporary_folder.hpp"
 #include "cluster/cluster.hpp"
@@ -25,7 +26,7 @@ void must_be_equal(const std::string& first, const std::string& again, const std
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(TESSERA_SOURCE_DIR) + "/" + folder))
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(kSourceFolder) + "/" + folder))
     if (entry.path().extension() == ".yaml" || entry.path().extension() == ".json") paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> out;
@@ -63,7 +64,7 @@ void check_model(const model::ModelSpec& model) {
 Target train_target() {
   Target target;
   target.seeds = files_of("tests/fuzz/seeds/train");
-  target.seeds.push_back(read_whole(std::string(TESSERA_SOURCE_DIR) + "/examples/shakespeare/train.yaml"));
+  target.seeds.push_back(read_whole(std::string(kSourceFolder) + "/examples/shakespeare/train.yaml"));
   target.read = [](const std::string& input) {
     const model::JobSpec job = model::read_job(ConfigNode::parse(input, "train.yaml"));
     check_model(job.model);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/expect_error.hpp"
+#include "base/folders.hpp"
 #include "interop/galvatron/front.hpp"
 #include "interop/galvatron/inputs.hpp"
 
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-fs::path inputs_folder() { return fs::path(TESSERA_SOURCE_DIR) / "bench" / "planner" / "inputs"; }
+fs::path inputs_folder() { return fs::path(kSourceFolder) / "bench" / "planner" / "inputs"; }
 
 Inputs llama(std::vector<std::string> overrides, Release release = Release::v2_4_1) {
   overrides.insert(overrides.begin(), "SEQ_LENGTH=2048");
@@ -54,7 +55,7 @@ std::string refusal(const std::function<void()>& action) { return tessera::testi
 // OtherTimeCostModel and pipeline_costmodel through bench/planner/peer.py), and those of the YAML-configured release (at commit
 // cea12ff) on the inputs that bench/planner/inputs holds; fp32 profiles are the bf16 ones under another name.
 TEST(GalvatronCost, EqualsGalvatronsOwnCode) {
-  std::ifstream in(fs::path(TESSERA_SOURCE_DIR) / "tests" / "plan" / "data" / "galvatron_prices.json");
+  std::ifstream in(fs::path(kSourceFolder) / "tests" / "plan" / "data" / "galvatron_prices.json");
   const Folder folder;
   for (const char* kind : {"computation", "memory"})
     fs::copy_file(folder.path() / text(kind, "_profiling_bf16_llama2-7b_all.json"),
@@ -77,7 +78,7 @@ TEST(GalvatronCost, EqualsGalvatronsOwnCode) {
 }
 
 TEST(GalvatronSearch, IsNoWorseThanGalvatronsRecordedAnswers) {
-  std::ifstream in(fs::path(TESSERA_SOURCE_DIR) / "bench" / "planner" / "answers_2.4.1.json");
+  std::ifstream in(fs::path(kSourceFolder) / "bench" / "planner" / "answers_2.4.1.json");
   const Folder folder;
   for (const char* other : {"1nodes_4gpus", "2nodes_8gpus"})
     fs::copy_file(folder.path() / "sp_time_1nodes_8gpus_per_node.json", folder.path() / text("sp_time_", other, "_per_node.json"));

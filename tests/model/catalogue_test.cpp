@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/expect_error.hpp"
+#include "base/folders.hpp"
 #include "base/temporary_folder.hpp"
 #include "model/model.hpp"
 #include "model/tensor_flow.hpp"
@@ -40,9 +41,9 @@ Flops sum_of(const ModelSpec& model, std::int64_t samples, Flops BlockCost::*pas
 
 // What reference.py prints; null when the wheels of the tests are not installed.
 nlohmann::json reference(const std::string& argument) {
-  const std::string python = text(TESSERA_SOURCE_DIR, "/.venv/bin/python");
+  const std::string python = text(kSourceFolder, "/.venv/bin/python");
   if (!std::filesystem::exists(python)) return {};
-  const std::string command = text(python, " ", TESSERA_SOURCE_DIR, "/tests/model/reference.py ", argument);
+  const std::string command = text(python, " ", kSourceFolder, "/tests/model/reference.py ", argument);
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[4096];

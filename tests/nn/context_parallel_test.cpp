@@ -102,15 +102,15 @@ class ContextParallel : public testing::TestWithParam<std::tuple<int, ContextKin
 TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
   // In 16 bits, each part of an attention is rounded before they are merged.
   const double tolerance = precision_ == Precision::f32 ? 1e-5 : 5e-2;
-  in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything, kGpt, kBert, kDroppingBert, kSplit, kDropped})
-      for (const bool apart : {false, true}) {
-        const model::ModelSpec spec = decoder(dims);
-        const auto whole = whole_parameters(spec, 7);
-        Batch batch = random_batch(dims, 3, 3);
-        if (apart) batch.tensors["positions"] = documents(3, dims.seq);
-        Model one(spec, whole, precision_);
-        const Model::Step expected = one.step(pass_of(batch));
+  for (const Dims& dims : {kPlain, kEverything, kGpt, kBert, kDroppingBert, kSplit, kDropped})
+    for (const bool apart : {false, true}) {
+      const model::ModelSpec spec = decoder(dims);
+      const auto whole = whole_parameters(spec, 7);
+      Batch batch = random_batch(dims, 3, 3);
+      if (apart) batch.tensors["positions"] = documents(3, dims.seq);
+      Model one(spec, whole, precision_);
+      const Model::Step expected = one.step(pass_of(batch));
+      in_ranks(degree_, [&](const comm::Group& group) {
         const Batch own = own_part(batch, {group.size(), group.rank()});
         for (const auto& [recompute, selective] : {std::pair{false, false}, {true, false}, {false, true}}) {
           Model model(spec, whole, precision_);
@@ -137,8 +137,8 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
                 << (apart ? ", documents apart" : "");
           }
         }
-      }
-  });
+      });
+    }
 }
 
 // A block's exchanges and what it keeps are what the planner counts with.
@@ -229,40 +229,48 @@ TEST_P(ContextParallel, AttendsAsOneRankDoes) {
   const at::ScalarType type = precision_ == Precision::f32 ? at::kFloat : at::kBFloat16;
   const double tolerance = precision_ == Precision::f32 ? 1e-5 : 2e-2;
   const auto far = [](const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); };
-  in_ranks(degree_, [&](const comm::Group& group) {
-    const SequenceCut cut{group.size(), group.rank()};
-    Pass pass;
-    pass.context_group = group;
-    pass.context = kind_;
-    for (const std::int64_t kv_heads : {1, 2, 3, 12})
-      for (const std::int64_t window : {0, 1, 20, 100})
-        for (const auto& [apart, dropped] : {std::pair{false, 0.0}, {true, 0.0}, {false, 0.3}, {true, 0.3}}) {
-          const ScoreDropout dropout{dropped, {3, 4}, 2};
-          kernels::AttentionShape shape{2, 96, 12, kv_heads, 16, window};
-          if (apart) shape.segments = kernels::document_segments(documents(2, 96));
-          at::manual_seed(5);
-          const at::Tensor qkv = at::randn({2 * 96, (12 + 2 * kv_heads) * 16}).to(type);
-          const at::Tensor out_grad = at::randn({2 * 96, 12 * 16}).to(type);
-          at::Tensor out = at::empty_like(out_grad), grads = qkv.clone();
-          at::Tensor lse = at::empty({2, 12, 96});
-          attention(qkv, shape, dropout, {}, out, lse);
-          attention_backward(out_grad, out, lse, shape, dropout, {}, grads);
-
-          const auto own = [&](const at::Tensor& rows) {
-            return cut.own(rows.view({2, 96, -1})).reshape({2 * 96 / group.size(), -1}).contiguous();
-          };
-          kernels::AttentionShape part = shape;
-          part.seq /= group.size();
-          at::Tensor own_qkv = own(qkv), own_out = own(at::zeros_like(out));
-          at::Tensor own_lse = at::empty(lse_sizes(part, pass), at::kFloat);
-          attention(own_qkv, part, dropout, pass, own_out, own_lse);
-          attention_backward(own(out_grad), own_out, own_lse, part, dropout, pass, own_qkv);
-          const std::string which =
-              text(kv_heads, " key-value heads, window ", window, apart ? ", documents apart" : "", ", dropout ", dropped);
-          EXPECT_LT(far(own_out, own(out)), tolerance) << which;
-          EXPECT_LT(far(own_qkv, own(grads)), tolerance) << which;
-        }
-  });
+  struct OfOneRank {
+    ScoreDropout dropout;
+    kernels::AttentionShape shape;
+    at::Tensor qkv = {}, out_grad = {}, out = {}, grads = {};
+    std::string which = {};
+  };
+  for (const std::int64_t kv_heads : {1, 2, 3, 12}) {
+    std::vector<OfOneRank> cases;
+    for (const std::int64_t window : {0, 1, 20, 100})
+      for (const auto& [apart, dropped] : {std::pair{false, 0.0}, {true, 0.0}, {false, 0.3}, {true, 0.3}}) {
+        OfOneRank one{{dropped, {3, 4}, 2}, {2, 96, 12, kv_heads, 16, window}};
+        one.which = text(kv_heads, " key-value heads, window ", window, apart ? ", documents apart" : "", ", dropout ", dropped);
+        if (apart) one.shape.segments = kernels::document_segments(documents(2, 96));
+        at::manual_seed(5);
+        one.qkv = at::randn({2 * 96, (12 + 2 * kv_heads) * 16}).to(type);
+        one.out_grad = at::randn({2 * 96, 12 * 16}).to(type);
+        one.out = at::empty_like(one.out_grad), one.grads = one.qkv.clone();
+        at::Tensor lse = at::empty({2, 12, 96});
+        attention(one.qkv, one.shape, one.dropout, {}, one.out, lse);
+        attention_backward(one.out_grad, one.out, lse, one.shape, one.dropout, {}, one.grads);
+        cases.push_back(std::move(one));
+      }
+    in_ranks(degree_, [&](const comm::Group& group) {
+      const SequenceCut cut{group.size(), group.rank()};
+      const auto own = [&](const at::Tensor& rows) {
+        return cut.own(rows.view({2, 96, -1})).reshape({2 * 96 / group.size(), -1}).contiguous();
+      };
+      Pass pass;
+      pass.context_group = group;
+      pass.context = kind_;
+      for (const OfOneRank& one : cases) {
+        kernels::AttentionShape part = one.shape;
+        part.seq /= group.size();
+        at::Tensor own_qkv = own(one.qkv), own_out = own(at::zeros_like(one.out));
+        at::Tensor own_lse = at::empty(lse_sizes(part, pass), at::kFloat);
+        attention(own_qkv, part, one.dropout, pass, own_out, own_lse);
+        attention_backward(own(one.out_grad), own_out, own_lse, part, one.dropout, pass, own_qkv);
+        EXPECT_LT(far(own_out, own(one.out)), tolerance) << one.which;
+        EXPECT_LT(far(own_qkv, own(one.grads)), tolerance) << one.which;
+      }
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Degrees, ContextParallel,

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/folders.hpp"
 #include "nn/decoder_helper.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
 #include "nn/memory_helper.hpp"
@@ -172,8 +173,8 @@ TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
 
 nlohmann::json count_with_torch(const Dims& d, std::int64_t samples) {
   const std::string command =
-      text(TESSERA_SOURCE_DIR, "/.venv/bin/python ", TESSERA_SOURCE_DIR, "/tests/nn/count_with_torch.py ", d.hidden, " ", d.layers, " ",
-           d.heads, " ", d.kv_heads, " ", d.ffn, " ", d.vocab, " ", d.seq, " ", samples, " ", d.tied ? 1 : 0);
+      text(kSourceFolder, "/.venv/bin/python ", kSourceFolder, "/tests/nn/count_with_torch.py ", d.hidden, " ", d.layers, " ", d.heads, " ",
+           d.kv_heads, " ", d.ffn, " ", d.vocab, " ", d.seq, " ", samples, " ", d.tied ? 1 : 0);
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[256];

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/random.hpp"
+#include "nn/autograd.hpp"
 #include "nn/dropout.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
@@ -107,6 +108,7 @@ Model::Model(const model::ModelSpec& spec, const std::map<std::string, at::Tenso
 }
 
 Model::Step Model::step(const Pass& pass, bool recompute) {
+  const WithoutAutograd plain;
   std::vector<Saved> saved(blocks_.size());
   std::vector<Tensors> inputs(blocks_.size() + 1);
   Pass first = pass;
@@ -128,6 +130,7 @@ Model::Step Model::step(const Pass& pass, bool recompute) {
 }
 
 double Model::evaluate(Pass pass) {
+  const WithoutAutograd plain;
   pass.training = pass.drops = false;
   Tensors values;
   for (auto& block : blocks_) {
@@ -138,6 +141,7 @@ double Model::evaluate(Pass pass) {
 }
 
 at::Tensor Model::logits(Pass pass, std::vector<KeyValueCache>* caches) {
+  const WithoutAutograd plain;
   pass.training = pass.drops = false;
   Tensors values;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
@@ -287,6 +291,7 @@ at::Tensor bert_logits(const Dims& d, const Leaves& p, const Batch& batch, Drop 
 }  // namespace
 
 Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale, bool drops) {
+  const WithAutograd autograd(true);
   Leaves p;
   for (const auto& [name, value] : parameters) p[name] = value.to(at::kFloat).clone().set_requires_grad(true);
   Drop drop{d.dropout, {}};

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <cstdlib>
+#include <string>
 
+#include "base/folders.hpp"
 #include "nn/device.hpp"
 
 namespace tessera::nn::test {
@@ -26,7 +28,8 @@ at::Device test_device() {
 
 std::vector<Side> sides() {
   const at::Device device = test_device();
-  if (device.is_cpu()) ::setenv("TESSERA_CUDA_KERNELS", TESSERA_BINARY_DIR "/bin/libtessera_cuda_kernels_on_host.so", 0);
+  if (device.is_cpu())
+    ::setenv("TESSERA_CUDA_KERNELS", (std::string(kBinaryFolder) + "/bin/libtessera_cuda_kernels_on_host.so").c_str(), 0);
   return {{device, Kernels::aten}, {device, Kernels::cuda}};
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/free_port.hpp"
+#include "nn/autograd.hpp"
 
 namespace tessera::nn::test {
 
@@ -33,7 +34,10 @@ void in_ranks(int size, const std::function<void(const comm::Group&)>& body) {
         options.rendezvous = place;
         options.deadline = Seconds(60);
         const auto communicator = comm::Communicator::connect(options);
-        body(communicator->world());
+        {
+          const WithoutAutograd plain;
+          body(communicator->world());
+        }
         communicator->world().barrier().wait();
         good = !testing::Test::HasFailure();
       } catch (const std::exception& error) {

@@ -92,11 +92,11 @@ class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision, 
 };
 
 TEST_P(TensorParallel, GivesTheLossAndGradientsOfOneRank) {
+  const auto whole = whole_parameters(spec_, 7);
+  const Batch batch = random_batch(dims_, 3, 3);
+  Model one(spec_, whole, precision_);
+  const Model::Step expected = one.step(pass_of(batch, precision_));
   in_ranks(degree_, [&](const comm::Group& group) {
-    const auto whole = whole_parameters(spec_, 7);
-    const Batch batch = random_batch(dims_, 3, 3);
-    Model one(spec_, whole, precision_);
-    const Model::Step expected = one.step(pass_of(batch, precision_));
     for (const auto& [recompute, sequence_parallel] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       const BlockPlacement placement{group.rank(), group.size()};
       Model model(spec_, whole, precision_, placement);
@@ -190,12 +190,11 @@ TEST(SequenceParallel, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
 }
 
 TEST_P(TensorParallel, GivesWholeLogitsOnEveryRankAndThroughTheCacheWhereThereIsOne) {
+  const auto whole = whole_parameters(spec_, 7);
+  Batch all = random_batch(dims_, 2, 3);
+  all.tensors.erase("targets");
+  const at::Tensor expected = Model(spec_, whole, precision_).logits(pass_of(all, precision_));
   in_ranks(degree_, [&](const comm::Group& group) {
-    const auto whole = whole_parameters(spec_, 7);
-    Batch all = random_batch(dims_, 2, 3);
-    all.tensors.erase("targets");
-    Model one(spec_, whole, precision_);
-    const at::Tensor expected = one.logits(pass_of(all, precision_));
     Model model(spec_, whole, precision_, {group.rank(), group.size()});
     if (dims_.bert) {
       EXPECT_LT(relative_error(model.logits(pass_of(all, precision_, group)), expected), tolerance_);
@@ -235,11 +234,11 @@ class Padded : public testing::TestWithParam<std::tuple<int, Dims>> {
 };
 
 TEST_P(Padded, GivesPyTorchsUnpaddedLossAndGradientsAndNoneToPadding) {
+  const auto whole = whole_parameters(spec_, 7);
+  const Batch batch = random_batch(dims_, 3, 3);
+  const Reference expected = reference(dims_, whole, batch, pass_of(batch, Precision::f32).loss_scale);
   in_ranks(degree_, [&](const comm::Group& group) {
-    const auto whole = whole_parameters(spec_, 7);
-    const Batch batch = random_batch(dims_, 3, 3);
-    Pass pass = pass_of(batch, Precision::f32, group);
-    const Reference expected = reference(dims_, whole, batch, pass.loss_scale);
+    const Pass pass = pass_of(batch, Precision::f32, group);
     const BlockPlacement placement{group.rank(), group.size()};
     for (const bool recompute : {false, true}) {
       Model model(spec_, whole, Precision::f32, placement);
@@ -261,10 +260,10 @@ TEST_P(Padded, GivesPyTorchsUnpaddedLossAndGradientsAndNoneToPadding) {
 }
 
 TEST_P(Padded, GivesTheLogitsOfRealTokensAlone) {
+  const auto whole = whole_parameters(spec_, 7);
+  const Batch all{{{"tokens", random_batch(dims_, 2, 3).at("tokens")}}};
+  const at::Tensor expected = Model(spec_, whole, Precision::f32).logits(pass_of(all, Precision::f32));
   in_ranks(degree_, [&](const comm::Group& group) {
-    const auto whole = whole_parameters(spec_, 7);
-    const Batch all{{{"tokens", random_batch(dims_, 2, 3).at("tokens")}}};
-    const at::Tensor expected = Model(spec_, whole, Precision::f32).logits(pass_of(all, Precision::f32));
     const at::Tensor logits = Model(spec_, whole, Precision::f32, {group.rank(), group.size()}).logits(pass_of(all, Precision::f32, group));
     ASSERT_EQ(logits.sizes(), at::IntArrayRef({2, dims_.seq, dims_.vocab}));
     EXPECT_LT(relative_error(logits, expected), 1e-5);

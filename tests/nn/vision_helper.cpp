@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "nn/autograd.hpp"
 #include "nn/narrowed.hpp"
 
 namespace tessera::nn::test {
@@ -42,6 +43,7 @@ Tensors VisionModel::forward(const Pass& pass, std::vector<Saved>& saved) {
 }
 
 Tensors VisionModel::step(const Pass& pass, bool recompute) {
+  const WithoutAutograd plain;
   Pass unsaved = pass;
   unsaved.training = false;
   const auto repeats = [&](std::size_t block) { return recompute && block > 0 && block + 1 < blocks_.size(); };

@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/folders.hpp"
 #include "program/program_helper.hpp"
 #include "sim/given_times_helper.hpp"
 
@@ -171,7 +172,7 @@ struct Row {
 
 // By table, model, stages and micro-batches.
 std::map<std::tuple<std::string, std::string, int, int>, std::vector<Row>> published_rates() {
-  std::ifstream file(TESSERA_SOURCE_DIR "/tests/sim/zero_bubble_bubble_rates.csv");
+  std::ifstream file(std::string(kSourceFolder) + "/tests/sim/zero_bubble_bubble_rates.csv");
   std::map<std::tuple<std::string, std::string, int, int>, std::vector<Row>> out;
   std::string line;
   std::getline(file, line);

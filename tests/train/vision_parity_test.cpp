@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <cstdio>
 
+#include "base/folders.hpp"
 #include "base/temporary_folder.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "train/vision_helper.hpp"
@@ -15,8 +16,8 @@ namespace {
 // Runs tests/train/vision_reference.py, which leaves `images`, `labels`, `losses`, and `initial.NAME` and `final.NAME` of each tensor.
 NamedTensors reference_of(const std::string& model) {
   const TemporaryFolder folder;
-  const std::string command = text(TESSERA_SOURCE_DIR, "/.venv/bin/python ", TESSERA_SOURCE_DIR, "/tests/train/vision_reference.py ", model,
-                                   " ", folder.path().string(), " 2>&1");
+  const std::string command = text(kSourceFolder, "/.venv/bin/python ", kSourceFolder, "/tests/train/vision_reference.py ", model, " ",
+                                   folder.path().string(), " 2>&1");
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[256];
