@@ -135,6 +135,9 @@ class Block {
   // projection's grad at once. So: pass.loss_scale is already set, grads are zeroed before the first forward pass of a
   // step, and every forward pass with training == true is followed by exactly one backward pass. Whoever recomputes runs
   // the first of the two forward passes with training == false.
+  //
+  // Passes run within a WithoutAutograd (nn/autograd.hpp): a block that calls torch::autograd::grad says WithAutograd around what it is to
+  // differentiate.
   virtual Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) = 0;
 
   // Gradients of the outputs -> gradients of the inputs. Leaves in `saved` what backward_weight needs and drops the rest.
