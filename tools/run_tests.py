@@ -116,7 +116,7 @@ def ctest(outcome, names):
     report.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", f"build/{outcome.stage}", "--output-on-failure", "--output-junit", report, "-j", (os.cpu_count() or 1) + 1]
     if rooms:
-        command += ["-L", f"^({'|'.join(rooms)})$", "-E", sanitizer_rooms.left_out()]
+        command += ["-L", f"^({'|'.join(rooms)})$", "-E", sanitizer_rooms.left_out(outcome.stage)]
     if names:
         command += ["-R", "|".join(names)]
     finish(outcome, run(command, SANITIZER_ENVIRONMENT.get(outcome.stage)), report, "ctest")

@@ -145,7 +145,9 @@ def test_what_the_sanitizers_leave_out_is_there(rooms_with):
     assert list(rooms.strangers(root, ["Hash.", "Log.IsOrdered", "Units."])) == []
     assert "no test begins with Hash.IsAnother;" in next(rooms.strangers(root, ["Hash.IsAnother"]))
     assert list(rooms.strangers(ROOT)) == []
-    assert re.search(rooms.left_out(), "MoreHardware.OneMoreNodeIsNeverPlannedSlower")
+    assert re.search(rooms.left_out("asan"), "MoreHardware.OneMoreNodeIsNeverPlannedSlower")
+    assert [bool(re.search(rooms.left_out(stage), "Search.HonoursEveryFixedDegree")) for stage in ("asan", "tsan")] == [False, True]
+    assert not re.search(rooms.left_out("tsan"), "Search/StoppedSearch.GivesTheBestSoFarOrSaysThatThereIsNone/CpuWorkers")
 
 
 def test_lint_names_file_and_line():
