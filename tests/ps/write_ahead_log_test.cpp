@@ -187,7 +187,8 @@ std::string refusal_of(const std::filesystem::path& folder) {
 }
 
 TEST(Log, ThatIsDamagedIsRefusedAndLosesNothing) {
-  const TemporaryFolder folder, damaged;
+  const TemporaryFolder folder, copies;
+  const std::filesystem::path damaged = copies / "log";
   Messages messages(8);
   {
     Logged server(folder.path());
@@ -204,10 +205,10 @@ TEST(Log, ThatIsDamagedIsRefusedAndLosesNothing) {
   const std::filesystem::path last = last_records(folder.path()).filename();
   ASSERT_NE(last, "0.log");
   const auto said_of = [&](const std::string& name, const auto& damage) {
-    std::filesystem::remove_all(damaged.path());
-    std::filesystem::copy(folder.path(), damaged.path(), std::filesystem::copy_options::recursive);
-    damage(damaged.path() / name);
-    return refusal_of(damaged.path());
+    std::filesystem::remove_all(damaged);
+    std::filesystem::copy(folder.path(), damaged, std::filesystem::copy_options::recursive);
+    damage(damaged / name);
+    return refusal_of(damaged);
   };
   const auto flip = [](std::uint64_t at) {
     return [at](const std::filesystem::path& path) {
