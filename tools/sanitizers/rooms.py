@@ -30,7 +30,8 @@ ANSWERS = [
     "Search.CutsGetOrdersOfTheirOwn",
     "Calibrate.ItsFilePricesAClusterThatNamesIt", "Predict.PartsAddUpToTheStep", "HostsBySpeed.AFasterHostMakesAShorterStep",
     "Reference.EncodesAndDecodesAMillionPiecesAsTheReferencePackages", "PrecisionNote.SaysThatAcceleratorsWereToComputeIn32Bits",
-    "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor",
+    "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor", "Tables.OfPlansFit",
+    "PlanCommand.ShowsHowFarALongSearchIsAndCtrlCGivesTheBestSoFar",
 ]
 
 # How the names of tests begin that the thread sanitizer leaves out as well: it would find nothing in them that it does not find in others.
