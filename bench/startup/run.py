@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long the tessera command takes to answer, beside the shell's own `true`."""
+"""How long the tessera command takes to answer, beside the shell's own `true`, and a worker, which has libtorch to load."""
 import argparse
 import json
 import pathlib
@@ -12,8 +12,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 from machine import processor  # noqa: E402
 
-TESSERA = ROOT / "build" / "release" / "bin" / "tessera"
-LIMIT_MS = 50.0
+PROGRAMS = ROOT / "build" / "release" / "bin"
+TESSERA = PROGRAMS / "tessera"
+WORKER = "tessera-worker --version"
+LIMIT_MS = 50.0  # of all but the worker
 
 
 def milliseconds(command):
@@ -28,7 +30,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     commands = {"true": ["/bin/true"], "tessera --help": [TESSERA, "--help"], "tessera plan --help": [TESSERA, "plan", "--help"],
-                "tessera --version": [TESSERA, "--version"]}
+                "tessera --version": [TESSERA, "--version"], WORKER: [PROGRAMS / "tessera-worker", "--version"]}
     times = {name: [] for name in commands}
     for command in commands.values():
         milliseconds(command)
@@ -36,15 +38,15 @@ def main():
         for name, command in commands.items():
             times[name].append(milliseconds(command))
     rows = {name: {"median_ms": round(statistics.median(values), 2), "worst_ms": round(max(values), 2)} for name, values in times.items()}
-    within = all(row["median_ms"] < LIMIT_MS for row in rows.values())
+    within = all(row["median_ms"] < LIMIT_MS for name, row in rows.items() if name != WORKER)
     if arguments.json:
         print(json.dumps({"machine": processor(), "runs": arguments.runs, "limit_ms": LIMIT_MS, "within": within, "commands": rows}, indent=2))
     else:
         print(f"{processor()}, {arguments.runs} runs of each, interleaved, in milliseconds")
-        print(f"{'command':<24}{'median':>8}{'worst':>8}")
+        print(f"{'command':<26}{'median':>8}{'worst':>8}")
         for name, row in rows.items():
-            print(f"{name:<24}{row['median_ms']:>8.1f}{row['worst_ms']:>8.1f}")
-        print(f"limit {LIMIT_MS:.0f} ms: {'kept' if within else 'NOT kept'}")
+            print(f"{name:<26}{row['median_ms']:>8.1f}{row['worst_ms']:>8.1f}")
+        print(f"limit {LIMIT_MS:.0f} ms, of tessera: {'kept' if within else 'NOT kept'}")
     sys.exit(0 if within else 1)
 
 

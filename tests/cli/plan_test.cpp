@@ -126,11 +126,11 @@ TEST_F(PlanCommand, ShowsHowFarALongSearchIsAndCtrlCGivesTheBestSoFar) {
   folder_.write("train.yaml", kJob);
   folder_.write("many.yaml",
                 "name: many\nbetween: rdma-200g\ngroups:\n"
-                "  - {name: a, device: a100-80, nodes: 96, devices_per_node: 8, inside: nvlink3, network: rdma-200g}\n"
-                "  - {name: b, device: h100-sxm, nodes: 160, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n"
-                "  - {name: c, device: a100-40, nodes: 40, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n");
+                "  - {name: a, device: a100-80, nodes: 6, devices_per_node: 8, inside: nvlink3, network: rdma-200g}\n"
+                "  - {name: b, device: h100-sxm, nodes: 10, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n"
+                "  - {name: c, device: a100-40, nodes: 4, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n");
   OnTerminal terminal({tessera_path(), "plan", "train.yaml", "--cluster", "many.yaml", "--seconds", "10000", "-o", "plan.json", "--set",
-                       "model={preset: deepseek-v3}", "--set", "train.global_batch=9600"},
+                       "model={preset: deepseek-v3}", "--set", "train.global_batch=960"},
                       {folder_.path(), {}});
   terminal.shows("searching: ");
   terminal.shows(" choices, best step ");

@@ -168,8 +168,12 @@ TEST_P(Collectives, AreCorrectForEveryTypeAndOddSizes) {
 
 TEST_P(Collectives, AreCorrectForLargeBuffers) {
   on_every_rank([](Communicator& communicator) {
+#if defined(__SANITIZE_THREAD__)
+    check_all<float>(communicator.world(), DataType::f32, 140007, 1);  // of two segments: threads do the same for more, and for other types
+#else
     check_all<float>(communicator.world(), DataType::f32, 400007, 1);
     check_all<Bf16>(communicator.world(), DataType::bf16, 300003, 2);
+#endif
   });
 }
 

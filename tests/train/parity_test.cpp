@@ -74,22 +74,6 @@ INSTANTIATE_TEST_SUITE_P(Sharded, EveryPlan,
                            return name;
                          });
 
-RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
-  Degrees degrees;
-  degrees.dp = *rc::gen::element(1, 2, 4);
-  degrees.pp = *rc::gen::element(1, 2, 4);
-  RC_PRE(degrees.dp * degrees.pp <= 4);
-  degrees.tp = 4 / (degrees.dp * degrees.pp);
-  degrees.zero = *rc::gen::inRange(0, 2);
-  degrees.micro_batches = *rc::gen::element(1, 2, 4);
-  degrees.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
-  degrees.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
-  degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
-  RC_LOG() << to_text(degrees) << "\n";
-  const Curve curve = train_curve(tiny_job(), degrees, kSteps);
-  RC_ASSERT(worst_difference(curve.losses, one_device().losses) < 1e-5);
-}
-
 // One stage after the other is cut into runs of blocks, each sharded and computed again in its own way.
 RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
   Degrees degrees;
