@@ -26,33 +26,56 @@ double distance(const Shape& a, const Shape& b) {
   return 4 * factor(a.threads, b.threads) + 2 * factor(a.neighbours, b.neighbours) + factor(a.tensor_parallel, b.tensor_parallel);
 }
 
+// What is surely the same for all micro-batches, of the times `a` of `n` samples and `b` of more. Chance in two short measurements would
+// otherwise be several times as large in what a long micro-batch is said to take.
+double fixed_part(const MeasuredValue& a, double n, const MeasuredValue& b, double more) {
+  const auto at_none = [&](double few, double many) { return (more * few - n * many) / (more - n); };
+  const double least = at_none(a.low, b.high), most = at_none(a.high, b.low);
+  return std::clamp(0.0, std::min(least, most), std::max(least, most));
+}
+
 // The times of one shape over the micro-batch: linear between neighbours, and on from the last two.
 class Curve {
  public:
   void add(const BlockSample& sample) {
-    points_[sample.micro_batch_size] = {sample.forward.value, sample.backward.value, sample.weight_share};
+    points_[sample.micro_batch_size] = {{sample.forward.value, sample.forward_low.value, sample.forward_high.value},
+                                        {sample.backward.value, sample.backward_low.value, sample.backward_high.value},
+                                        sample.weight_share};
   }
 
   BlockTime at(std::int64_t micro_batch) const {
-    if (points_.size() == 1) {
-      const auto& [where, value] = *points_.begin();
-      const double ratio = static_cast<double>(micro_batch) / static_cast<double>(where);
-      return {Seconds(value.forward * ratio), Seconds(value.backward * ratio), value.weight_share};
+    const auto n = static_cast<double>(micro_batch);
+    const auto last = std::prev(points_.end());
+    if (points_.size() == 1 || micro_batch > last->first) {
+      const auto most = static_cast<double>(last->first);
+      const auto on = [&](MeasuredValue Point::*figure) {
+        const MeasuredValue& of_last = last->second.*figure;
+        double fixed = 0;
+        if (points_.size() > 1) {
+          const auto before = std::prev(last);
+          fixed = fixed_part(before->second.*figure, static_cast<double>(before->first), of_last, most);
+        }
+        return Seconds(fixed + (of_last.median - fixed) * n / most);
+      };
+      return {on(&Point::forward), on(&Point::backward), last->second.weight_share};
     }
     auto upper = points_.lower_bound(micro_batch);
     if (upper == points_.begin()) ++upper;
-    if (upper == points_.end()) --upper;
     const auto lower = std::prev(upper);
-    const double share = static_cast<double>(micro_batch - lower->first) / static_cast<double>(upper->first - lower->first);
-    const auto line = [&](double a, double b) { return std::max(a + share * (b - a), std::min(a, b) * 0.1); };
+    const double share = (n - static_cast<double>(lower->first)) / static_cast<double>(upper->first - lower->first);
     const Point &low = lower->second, &high = upper->second;
+    const auto line = [&](MeasuredValue Point::*figure) {
+      const double a = (low.*figure).median, b = (high.*figure).median;
+      return Seconds(std::max(a + share * (b - a), std::min(a, b) * 0.1));
+    };
     const double weight_share = low.weight_share + std::clamp(share, 0.0, 1.0) * (high.weight_share - low.weight_share);
-    return {Seconds(line(low.forward, high.forward)), Seconds(line(low.backward, high.backward)), weight_share};
+    return {line(&Point::forward), line(&Point::backward), weight_share};
   }
 
  private:
   struct Point {
-    double forward, backward, weight_share;
+    MeasuredValue forward, backward;
+    double weight_share;
   };
   std::map<std::int64_t, Point> points_;
 };

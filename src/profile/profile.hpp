@@ -92,6 +92,7 @@ struct BlockTime {
 
 // The time of a block on one rank, from the samples of its kind and precision:
 //   - on a worker with the same threads, neighbours and tensor-parallel degree: at this micro-batch size, or linearly between sizes;
+//     beyond the largest, what the intervals of the last two say for sure is the same for all sizes, and the rest grows with the size;
 //   - only on other workers: the nearest of these, times the ratio of the two by the roofline;
 //   - none, or on an accelerator: the roofline (Williams, Waterman, Patterson 2009), max(FLOPs / rate, bytes / bandwidth).
 // `threads`, `neighbours`: of a CPU worker, as in BlockSample.

@@ -69,6 +69,23 @@ TEST(BlockTime, IsLinearBetweenAndBeyondMeasurements) {
   EXPECT_NEAR(time_at(profile, 1).forward.value, 0.006, 1e-12);
 }
 
+// Two samples that chance struck would otherwise be told to take less than twice as long as one, and eight less than four times as long.
+TEST(BlockTime, BeyondMeasurementsHasAFixedPartOnlyAsFarAsItIsSure) {
+  const auto within = [](BlockSample sample, double low, double high) {
+    sample.forward_low = Seconds(low), sample.forward_high = Seconds(high);
+    return sample;
+  };
+  Profile profile;
+  profile.blocks = {within(sample(1, 0.012), 0.009, 0.013), within(sample(2, 0.017), 0.016, 0.020)};
+  EXPECT_NEAR(time_at(profile, 8).forward.value, 0.068, 1e-12);
+  // A part of 2 ms and more is sure: 2 * 9 ms for a sample each, of which two took at most 16 ms.
+  profile.blocks[1] = within(sample(2, 0.015), 0.014, 0.016);
+  EXPECT_NEAR(time_at(profile, 8).forward.value, 0.002 + 4 * 0.013, 1e-12);
+  // Times that grow faster than samples.
+  profile.blocks[1] = within(sample(2, 0.032), 0.030, 0.034);
+  EXPECT_NEAR(time_at(profile, 8).forward.value, -0.004 + 4 * 0.036, 1e-12);
+}
+
 TEST(BlockTime, HasTheWeightHalfsShareOfTheNearestMeasurements) {
   Profile profile;
   profile.blocks = {sample(2, 0.010, 1, 1, 1, 0.4), sample(4, 0.018, 1, 1, 1, 0.6)};
