@@ -105,6 +105,8 @@ TEST(BlockTime, NeverFallsToNothing) {
   Profile profile;
   profile.blocks = {sample(8, 0.010), sample(16, 0.030)};
   EXPECT_GT(time_at(profile, 1).forward.value, 0);
+  profile.blocks = {sample(1, 0.010), sample(2, 0.005)};
+  EXPECT_DOUBLE_EQ(time_at(profile, 8).forward.value, 0.005);
 }
 
 TEST(BlockTime, OfAnotherShapeIsScaledAndSaysThatItWasNotMeasured) {
