@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
@@ -14,6 +15,7 @@
 #include "cli/workers.hpp"
 #include "control/local_launcher.hpp"
 #include "data/data.hpp"
+#include "profile/mean.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -24,8 +26,9 @@ void append(std::vector<Item>& to, const std::vector<Item>& from) {
 }
 
 std::vector<std::string> measure_arguments(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
-                                           const std::filesystem::path& result, int threads) {
-  std::vector<std::string> arguments = {"measure", train_yaml.string(), "--output", result.string(), "--threads", std::to_string(threads)};
+                                           const std::filesystem::path& result, int threads, Seconds budget) {
+  std::vector<std::string> arguments = {"measure",   train_yaml.string(),     "--output", result.string(),
+                                        "--threads", std::to_string(threads), "--budget", std::to_string(budget.value)};
   for (const auto& setting : overrides) arguments.insert(arguments.end(), {"--set", setting});
   return arguments;
 }
@@ -39,6 +42,28 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
   if (merged.speeds.empty()) merged.speeds = measured.speeds;
   merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
   merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);
+}
+
+std::string name_of(const search::WorkerShape& shape) {
+  return text(shape.workers, " worker", shape.workers == 1 ? "" : "s", " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s");
+}
+
+// What `measure_one` finds of each shape in `budget`. Of several shapes each is measured twice, there and back, for half as long: how fast
+// a host is changes within a minute, by more than plans of different shapes differ.
+profile::Profile measured_in_turns(
+    const std::vector<search::WorkerShape>& shapes, Seconds budget,
+    const std::function<profile::Profile(const search::WorkerShape&, Seconds budget, const std::string& turn)>& measure_one) {
+  const std::size_t count = shapes.size();
+  if (count == 1) return measure_one(shapes.front(), budget, "");
+  std::vector<profile::Profile> found(count);
+  for (std::size_t turn = 0; turn < 2 * count; ++turn) {
+    const std::size_t i = turn < count ? turn : 2 * count - 1 - turn;
+    const profile::Profile now = measure_one(shapes[i], budget / 2, text(" (", turn + 1, " of ", 2 * count, ")"));
+    found[i] = turn < count ? now : profile::mean_of(found[i], now);
+  }
+  profile::Profile merged;
+  for (const profile::Profile& of_shape : found) merge(merged, of_shape);
+  return merged;
 }
 
 // {group, node} of the hosts that are measured together: this one, or all on which the workers of the first group's stand alike.
@@ -76,22 +101,20 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
 profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                          const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget) {
   const std::vector<std::pair<int, int>> hosts = hosts_of(cluster, workers.on_hosts());
-  profile::Profile merged;
-  for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    log::show(text("measuring ", hosts.size() > 1 ? text(hosts.size(), " hosts with ") : "", shape.workers, " worker",
-                   shape.workers == 1 ? "" : "s", " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s"));
+  const auto of_shape = [&](const search::WorkerShape& shape, Seconds seconds, const std::string& turn) {
+    log::show(text("measuring ", hosts.size() > 1 ? text(hosts.size(), " hosts with ") : "", name_of(shape), turn));
     const auto result = workers.scratch() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (const auto& [group, node] : hosts)
       for (int rank = 0; rank < shape.workers; ++rank) places.push_back({group, node, rank, shape.threads});
-    std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads);
+    std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads, seconds);
     if (hosts.size() > 1)
       arguments.insert(arguments.end(), {"--link", cluster.groups.front().network.name, "--per-host", std::to_string(shape.workers),
                                          "--hosts", std::to_string(hosts.size())});
-    if (budget) arguments.insert(arguments.end(), {"--budget", std::to_string(budget->value)});
     workers.run({.arguments = arguments, .places = places, .needed = {train_yaml}}, cluster);
-    merge(merged, profile::load_profile(result));
-  }
+    return profile::load_profile(result);
+  };
+  profile::Profile merged = measured_in_turns(search::worker_shapes(job, cluster), budget.value_or(Seconds(6)), of_shape);
   merged.host = cluster.name;
   return merged;
 }
@@ -101,17 +124,15 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
                                std::optional<Seconds> budget) {
   const cluster::ResourceGroup& group = cluster.groups.front();
   const TemporaryFolder scratch;
-  profile::Profile merged;
-  for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    std::fprintf(stderr, "measuring %d hosts with %d worker%s of %d thread%s\n", group.nodes, shape.workers, shape.workers == 1 ? "" : "s",
-                 shape.threads, shape.threads == 1 ? "" : "s");
+  const auto of_shape = [&](const search::WorkerShape& shape, Seconds seconds, const std::string& turn) {
+    log::show(text("measuring ", group.nodes, " hosts with ", name_of(shape), turn));
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<std::string> arguments = {control::sibling_program("tessera-worker").string()};
-    for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads)) arguments.push_back(argument);
-    // There is no second chance to measure what a small budget leaves out; the hosts may be held to a share of a core.
-    arguments.insert(arguments.end(),
-                     {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--hosts", std::to_string(group.nodes),
-                      "--budget", std::to_string(budget.value_or(Seconds(300)).value), "--sample", "0.25"});
+    for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads, seconds))
+      arguments.push_back(argument);
+    // The hosts may be held to a share of a core.
+    arguments.insert(arguments.end(), {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--hosts",
+                                       std::to_string(group.nodes), "--sample", "0.25"});
     control::WorkerCommand command;
     command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
@@ -119,8 +140,10 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
     // The user's own, where there is one: other hosts may have it from elsewhere than from this launcher.
     if (const auto secret = secret_from_environment()) command.environment.emplace_back(kSecretVariable, *secret);
     control::run_workers({command}, {});
-    merge(merged, profile::load_profile(result));
-  }
+    return profile::load_profile(result);
+  };
+  // There is no second chance to measure what a small budget leaves out.
+  profile::Profile merged = measured_in_turns(search::worker_shapes(job, cluster), budget.value_or(Seconds(300)), of_shape);
   merged.host = cluster.name;
   return merged;
 }

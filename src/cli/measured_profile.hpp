@@ -13,8 +13,9 @@
 namespace tessera::cli {
 
 // Measures each shape with real workers and merges the results: on this host or, where `workers` run on several, on all hosts with as many
-// cores as the first at once, with the link between them. `train_yaml` is a file the workers can read. `budget`: for the blocks
-// of each shape, and again for its communication, roughly; left out, some seconds. Progress goes to stderr.
+// cores as the first at once, with the link between them. Of several shapes each is measured twice, in turns, and the means count.
+// `train_yaml` is a file the workers can read. `budget`: for the blocks of each shape, and again for its communication, roughly; left
+// out, some seconds. Progress goes to stderr.
 profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                          const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget = {});
 

@@ -45,14 +45,18 @@ class Blocks {
     for (int degree : group_sizes(ranks)) tensor_degrees_.push_back(degree);
   }
 
-  // The first says which micro-batches there is time for until `last`. Of images there are 1, 4 and 16 in any case: a sample may be a
-  // single row to maps whose weights take most of the time, so that times of few samples say little of many.
-  void first_round(Seconds last) {
-    const bool images = model::reads_images(job_.model);
-    const std::int64_t least = images ? 16 : 1;
-    for (std::int64_t micro_batch = 1; micro_batch <= job_.train.global_batch; micro_batch *= images ? 4 : 2)
-      for (int tensor_parallel : tensor_degrees_) {
-        if (micro_batch > least && meter_.past(last)) return;
+  // The first says which micro-batches there is time for. Samples take less time or more where there are several of them, so that there are
+  // 4 unless one sample takes the whole budget. Of images there are 16 too: a sample may be a single row to maps whose weights take most of
+  // the time.
+  void first_round() {
+    const Seconds begin = real_clock().now();
+    const std::int64_t in_any_case = model::reads_images(job_.model) ? 16 : 1;
+    const std::int64_t most = job_.train.global_batch;
+    for (std::int64_t micro_batch = 1, last = 0; micro_batch > last; last = micro_batch, micro_batch = std::min(4 * micro_batch, most)) {
+      // This round takes up to twice as long as each of those that follow.
+      const Seconds budget = micro_batch <= 4 ? options_.budget : options_.budget / 4;
+      if (micro_batch > in_any_case && meter_.past(begin + budget)) return;
+      for (int tensor_parallel : tensor_degrees_)
         for (const model::BlockInstance* block : kinds_) {
           if (!divides(job_.model, *block->spec, tensor_parallel)) continue;
           profile::BlockSample shape;
@@ -69,7 +73,7 @@ class Blocks {
           cells_.push_back({block, shape});
           round(cells_.back());
         }
-      }
+    }
   }
   void next_round() {
     for (BlockCell& cell : cells_) round(cell);
@@ -97,10 +101,12 @@ class Blocks {
     return sure ? speeds_of(seconds) : std::vector<double>();
   }
 
-  // Of the worker that is slowest in all of them together. How they compare with each other, the workers say in common: chance strikes
-  // one worker in one block, and the largest of several medians lies above their middle, most in blocks that scatter most.
+  // Of the worker that is slowest in all of them together. How they compare with each other, the rounds and the workers say in common: a
+  // host that is slower for seconds is so in all blocks of a round, chance strikes one worker in one block, and the largest of several
+  // medians lies above their middle, most in blocks that scatter most.
   std::vector<profile::BlockSample> samples() const {
     const std::vector<double> totals = of_workers(&profile::MeasuredValue::median);
+    const Samples rounds = of_rounds();
     const double slowest = *std::max_element(totals.begin(), totals.end());
     const auto common = [&](double own) {
       std::vector<double> shares = meter_.of_all(own);
@@ -110,7 +116,7 @@ class Blocks {
     std::vector<profile::BlockSample> out;
     for (const BlockCell& cell : cells_) {
       profile::BlockSample& sample = out.emplace_back(cell.shape);
-      const profile::MeasuredValue forward = cell.forward.median(), backward = cell.backward.median();
+      const profile::MeasuredValue forward = within(rounds, cell.forward).median(), backward = within(rounds, cell.backward).median();
       sample.forward = common(forward.median);
       sample.forward_low = common(forward.low);
       sample.forward_high = common(forward.high);
@@ -126,6 +132,25 @@ class Blocks {
   // Of samples of different lengths two tell what of a layer grows with the square of a length.
   bool timed_shorter(const model::BlockSpec& block) const {
     return job_.data.lengths && job_.model.dim("seq") >= kLeastPositions * kShorter && may_be_cut_short(block);
+  }
+
+  // Seconds of all blocks together, by round.
+  Samples of_rounds() const {
+    Samples out;
+    for (std::size_t round = 0; round < cells_.front().forward.count(); ++round) {
+      double seconds = 0;
+      for (const BlockCell& cell : cells_) seconds += cell.forward.at(round) + cell.backward.at(round);
+      out.add(seconds);
+    }
+    return out;
+  }
+
+  // What `own` would be if all rounds had taken as long as the one in their middle.
+  static Samples within(const Samples& rounds, const Samples& own) {
+    const double middle = rounds.median().median;
+    Samples out;
+    for (std::size_t round = 0; round < rounds.count(); ++round) out.add(own.at(round) * middle / rounds.at(round));
+    return out;
   }
 
   // Seconds of all blocks together, by worker.
@@ -294,15 +319,13 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   std::optional<TimedRows> rows;
   if (model::reads_clicks(job.model)) rows.emplace(job, meter, comm.world_size());
   Blocks blocks(job, meter, weights, options, comm.world_size(), workers);
-  const Seconds begin = real_clock().now();
   meter.rounds(
       options.budget,
       [&](int round) {
         optimizer.round();
         if (rows) rows->round();
-        // The first round takes up to twice as long as each of the four that follow at least.
         if (round == 0)
-          blocks.first_round(begin + options.budget / 4);
+          blocks.first_round();
         else
           blocks.next_round();
       },

@@ -11,10 +11,10 @@ struct MeasureOptions {
   int threads = 1;           // of this worker
   std::string link = "shm";  // the name that collective times are filed under
   int per_host = 0;          // workers on each host; 0: all are on one
-  // For blocks and the optimizer, roughly, and again for communication: small micro-batches come first, and blocks of large ones are
-  // left out where five samples of each would not fit. Five samples are taken of the rest and of communication, more of what
-  // scatters while there is time, and three where five would take twice as long. A pass of one sample is timed however long it takes.
-  Seconds budget = Seconds(6);
+  // For blocks and the optimizer, roughly, and again for communication. Blocks are timed with micro-batches of 1 sample, of 4 unless 1
+  // takes longer than this, and of 16 and so on where five values of each would fit. There are five values of everything, more of what
+  // scatters while there is time, and three where five would take twice as long.
+  Seconds budget;
   // That one sample lasts at least; many periods of a control group where workers are held to a share of a core.
   Seconds sample = Seconds(0.02);
 };

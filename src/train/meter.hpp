@@ -23,6 +23,8 @@ class Samples {
  public:
   void add(double value) { values_.push_back(value); }
   bool empty() const { return values_.empty(); }
+  std::size_t count() const { return values_.size(); }
+  double at(std::size_t round) const { return values_[round]; }
   // With the narrowest interval between two of the samples that covers the median with at least 92 % (of five the smallest and the
   // largest, of ten the second and the ninth; the order statistics of the sign test), or all of them where there are fewer than five.
   // At least one sample.

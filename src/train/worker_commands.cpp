@@ -145,7 +145,7 @@ void add_measure(CLI::App& app) {
   command->add_option("--link", arguments->options.link, "What joins the workers");
   command->add_option("--per-host", arguments->options.per_host, "Workers on each host; 0: all are on one");
   command->add_option("--hosts", arguments->hosts, "With --per-host: how many hosts there must be");
-  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks, and again for communication");
+  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks, and again for communication")->required();
   command->add_option("--sample", arguments->options.sample.value, "Seconds that a sample lasts at least");
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   arguments->rank.add_to(*command);

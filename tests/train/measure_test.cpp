@@ -48,7 +48,7 @@ TEST(Measure, FindsTheSameOnAllRanks) {
     EXPECT_EQ(block.neighbours, 2);
   }
   for (const char* kind : {"embedding", "transformer_layer", "lm_head"})
-    for (const std::int64_t micro_batch : {1, 2, 4, 8, 16})
+    for (const std::int64_t micro_batch : {1, 4, 16})
       for (const int tensor_parallel : {1, 2}) EXPECT_TRUE(cells.contains({kind, micro_batch, tensor_parallel})) << kind << micro_batch;
   std::set<std::string> operations;
   for (const profile::CommSample& sample : profile.communication) {
