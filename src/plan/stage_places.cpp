@@ -16,7 +16,8 @@ auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
 
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster) {
   std::map<std::pair<int, int>, int> on_host;
-  for (const RankPlace& place : plan.ranks) ++on_host[{place.group, place.node}];
+  for (const RankPlace& place : plan.ranks)
+    if (cluster.groups[place.group].device.shares_host()) ++on_host[{place.group, place.node}];
   std::vector<Worker> out;
   out.reserve(plan.ranks.size());
   for (const RankPlace& place : plan.ranks) {
@@ -78,16 +79,14 @@ int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGrou
 
 DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
   const auto position = positions(plan, group);
-  bool together = true;
+  const auto apart = [&](int a, int b) { return position(b) != position(a) + 1; };
+  if (std::ranges::adjacent_find(stage.ranks, apart) == stage.ranks.end()) return {};
   std::map<int, int> counts;
-  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
-    together = together && (i == 0 || position(stage.ranks[i]) == position(stage.ranks[i - 1]) + 1);
-    ++counts[position(stage.ranks[i]) / group.domain()];
-  }
+  for (const int rank : stage.ranks) ++counts[position(rank) / group.domain()];
   const int each = counts.begin()->second;
   const int first = counts.begin()->first;
   const bool consecutive = counts.rbegin()->first - first + 1 == static_cast<int>(counts.size());
-  if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {};
+  if (!consecutive || counts.size() < 2 || each >= group.domain()) return {};
   const bool even = std::ranges::all_of(counts, [&](const auto& count) { return count.second == each; });
   return even ? DomainShare{each, first} : DomainShare{};
 }
