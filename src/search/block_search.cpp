@@ -1,17 +1,15 @@
 #include "search/block_search.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/parallel.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_solver.hpp"
 
@@ -47,8 +45,8 @@ class Search {
   }
 
   BlockAnswer run() {
-    const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<OuterSolver>(problem_, options_, choices_.devices));
+    const std::size_t wanted = problem_.threads > 0 ? static_cast<std::size_t>(problem_.threads) : threads_of_machine();
+    for (std::size_t t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<OuterSolver>(problem_, options_, choices_.devices));
     const auto all = static_cast<std::int64_t>(choices_.outers.size());
     // Roughly first: a good plan early rules out more.
     problem_.space.uniform || choices_.alone == choices_.outers.size() ? expand_all() : expand_group_by_group();
@@ -181,22 +179,7 @@ class Search {
 
   template <typename Work>
   void in_parallel(std::size_t count, const Work& work) {
-    std::atomic<std::size_t> next{0};
-    std::exception_ptr failure;
-    std::mutex mutex;
-    {
-      std::vector<std::jthread> threads;
-      for (auto& solver : solvers_)
-        threads.emplace_back([&, this] {
-          try {
-            for (std::size_t i = next++; i < count; i = next++) work(*solver, i);
-          } catch (...) {
-            const std::lock_guard lock(mutex);
-            failure = std::current_exception();
-          }
-        });
-    }
-    if (failure) std::rethrow_exception(failure);
+    tessera::in_parallel(solvers_.size(), count, [&](std::size_t thread, std::size_t i) { work(*solvers_[thread], i); });
   }
 
   // In seconds; the least of its family.

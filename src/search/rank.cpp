@@ -1,7 +1,11 @@
 #include "search/rank.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
 
+#include "base/parallel.hpp"
 #include "cost/extrapolation.hpp"
 
 namespace tessera::search {
@@ -17,18 +21,27 @@ Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, 
   // The simulator plays samples of one length.
   if (result.best.lengths && result.best.lengths->mean > 0) return result.best.predicted->step;
   cost::CostModel cost_model(model, train, cluster, profile);
-  const auto step_of = [&](const plan::Plan& plan) { return sim::simulate(plan, cost_model).result.step; };
-  Seconds shortest = step_of(result.best);
-  Candidate* faster = nullptr;
+  Seconds shortest = sim::simulate(result.best, cost_model).result.step;
+  // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
+  std::vector<Candidate*> open;
   for (std::vector<Candidate>* candidates : {&result.runners_up, &result.close})
-    for (Candidate& candidate : *candidates) {
-      // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
-      if (is_set(stop) || candidate.step() > kClose * shortest) continue;
-      const Seconds step = step_of(candidate.plan);
-      if (step >= shortest) continue;
-      shortest = step;
-      faster = &candidate;
-    }
+    for (Candidate& candidate : *candidates)
+      if (candidate.step() <= kClose * shortest) open.push_back(&candidate);
+  std::vector<std::optional<Seconds>> steps(open.size());
+  const std::size_t threads = std::min(threads_of_machine(), open.size());
+  std::vector<std::unique_ptr<cost::CostModel>> cost_models(threads);
+  in_parallel(threads, open.size(), [&](std::size_t thread, std::size_t i) {
+    if (is_set(stop)) return;
+    auto& own = cost_models[thread];
+    if (!own) own = std::make_unique<cost::CostModel>(model, train, cluster, profile);
+    steps[i] = sim::simulate(open[i]->plan, *own).result.step;
+  });
+  Candidate* faster = nullptr;
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    if (!steps[i] || *steps[i] >= shortest) continue;
+    shortest = *steps[i];
+    faster = open[i];
+  }
   if (faster == nullptr) return shortest;
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);

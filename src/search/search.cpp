@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "base/parallel.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -25,6 +26,8 @@ constexpr double kTolerance = 1e-3;
 constexpr std::int64_t kOfAWay = 200'000;
 // So many further plans are kept for the simulator.
 constexpr int kFurtherPlans = 7;
+// Searches of parts of the space at the same time: more would need as much more memory.
+constexpr std::size_t kBesides = 2;
 // The part of the time, where it is limited, that the search over all blocks may take; families and the front share the rest.
 constexpr double kOfBlocks = 0.7;
 // Shares of the memory at which the front is looked for.
@@ -173,21 +176,39 @@ class PlanSearch {
     if (!may_delay(job_)) out.bound = best.bound;
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
-    for (const int group : devices_.groups) add_template(group);
-    if (options_.top > 0)
-      for (const Family& family : families()) {
-        try {
-          if (out_of_time()) break;
-          BlockAnswer answer = searched(family.space, options_.effort / 2);
-          if (!answer.plans.empty())
-            add(family.name, std::move(answer.plans.front()));
-          else if (!out_of_time())
-            add_too_large(family, out.too_large);
-        } catch (const Error& error) {
-          // No degrees of this part of the space divide.
-          if (error.code() != ErrorCode::invalid_config) throw;
-        }
-      }
+    const std::vector<Family> parts = options_.top > 0 ? families() : std::vector<Family>();
+    std::vector<Candidate> of_templates;
+    std::vector<BestOfFamily> best_of(parts.size());
+    // One of these alone seldom keeps all cores busy. The last family is the widest, and takes longest.
+    in_parallel(kBesides, parts.size() + 1, [&](std::size_t, std::size_t i) {
+      if (i == parts.size())
+        of_templates = templates();
+      else
+        best_of[parts.size() - 1 - i] = best_of_family(parts[parts.size() - 1 - i]);
+    });
+    for (Candidate& candidate : of_templates) add(candidate.family, std::move(candidate.plan));
+    for (BestOfFamily& best : best_of) {
+      if (best.fits) add(best.fits->family, std::move(best.fits->plan));
+      if (best.too_large) out.too_large.push_back(std::move(*best.too_large));
+    }
+  }
+
+  // Of two one at most, and neither where the time was up or no degrees of this part of the space divide.
+  struct BestOfFamily {
+    std::optional<Candidate> fits;
+    std::optional<Candidate> too_large;
+  };
+
+  BestOfFamily best_of_family(const Family& family) const {
+    try {
+      if (out_of_time()) return {};
+      BlockAnswer answer = searched(family.space, options_.effort / 2);
+      if (!answer.plans.empty()) return {.fits = Candidate{std::move(answer.plans.front()), family.name}, .too_large = {}};
+      return {.fits = {}, .too_large = out_of_time() ? std::nullopt : too_large(family)};
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_config) throw;
+      return {};
+    }
   }
 
   // The best of what was found, the front and the runners-up.
@@ -262,14 +283,12 @@ class PlanSearch {
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
   // The plan of a family that would fit with the least multiple of the memory.
-  void add_too_large(const Family& family, std::vector<Candidate>& out) const {
+  std::optional<Candidate> too_large(const Family& family) const {
     BlockSpace space = family.space;
-    for (space.memory = 2; space.memory <= kMostShown; space.memory *= 2) {
-      BlockAnswer answer = any_plan(space, job_, cluster_);
-      if (answer.plans.empty()) continue;
-      out.push_back({std::move(answer.plans.front()), family.name});
-      return;
-    }
+    for (space.memory = 2; space.memory <= kMostShown; space.memory *= 2)
+      if (BlockAnswer answer = any_plan(space, job_, cluster_); !answer.plans.empty())
+        return Candidate{std::move(answer.plans.front()), family.name};
+    return {};
   }
 
   BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space,
@@ -327,14 +346,19 @@ class PlanSearch {
     return plan;
   }
 
-  void add_template(int group) {
-    TemplateSpace space{.group = group};
-    if (!job_.parallel.schedule.empty()) space.schedules = space_.schedules;
-    if (job_.parallel.zero) space.zero = space_.zero;
-    if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
-    if (auto best = best_template(problem_of(job_, cluster_, space_, 0), space, cost_model_))
-      add("one dp x tp x pp for all" + (cluster_.groups.size() > 1 ? " on " + cluster_.groups[group].name : std::string()),
-          std::move(*best));
+  // The best of each group.
+  std::vector<Candidate> templates() {
+    std::vector<Candidate> out;
+    for (const int group : devices_.groups) {
+      TemplateSpace space{.group = group};
+      if (!job_.parallel.schedule.empty()) space.schedules = space_.schedules;
+      if (job_.parallel.zero) space.zero = space_.zero;
+      if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
+      if (auto best = best_template(problem_of(job_, cluster_, space_, 0), space, cost_model_))
+        out.push_back(
+            {std::move(*best), "one dp x tp x pp for all" + (cluster_.groups.size() > 1 ? " on " + cluster_.groups[group].name : "")});
+    }
+    return out;
   }
 
   std::vector<Family> families() const {

@@ -14,9 +14,9 @@ struct Watch {
   std::atomic<std::int64_t> considered = 0;  // outer choices so far, of all parts of the search
   std::atomic<Seconds> best = Seconds(0);    // the shortest step so far; 0: no plan yet
 
-  // For the thread that searches.
+  // By any thread.
   void found(Seconds step) {
-    if (best.load() == Seconds(0) || step < best.load()) best = step;
+    for (Seconds known = best; (known == Seconds(0) || step < known) && !best.compare_exchange_weak(known, step);) {}
   }
 };
 
