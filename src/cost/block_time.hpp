@@ -1,5 +1,5 @@
-// Internal: one block on one rank for one micro-batch, operator by operator, on a calibrated device; and what an accelerator's parameters
-// weigh and take to step.
+// Internal: the time of one block on one rank for one micro-batch, operator by operator, on a calibrated device; and the bytes and
+// optimizer step of an accelerator's parameters.
 #pragma once
 
 #include <array>
@@ -22,39 +22,40 @@ struct PassTime {
   double total() const { return spent.total(); }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
-  // Of which an exchange that nothing in the pass waits for finds its link free.
+  // Seconds in which the link is free for an exchange that nothing in the pass waits for.
   double free(LinkStream link) const { return total() - busy[static_cast<std::size_t>(link)]; }
 };
 
 struct LayerTime {
   PassTime forward;
-  PassTime backward;  // without what is computed again
+  PassTime backward;  // without recomputation
   PassTime again;
-  double weight_half = 0;  // of backward: what only makes gradients of weights
+  double weight_half = 0;  // the part of `backward` that only computes gradients of weights
 };
 
-// The ranks that make an exchange of a block's pass together.
+// The ranks that take part in an exchange of a block's pass.
 profile::ProcessGroup team_of(model::Exchange::Axis axis, const model::BlockShard& shard);
-// The link that exchanges of a team have.
+// The link that a group's exchanges use.
 LinkStream link_of(const profile::Exchanges& exchanges, profile::ProcessGroup team);
 profile::Collective collective_of(std::string_view operation);
 
-// What a rank has of a block, with `micro_batch` samples of its own.
+// A rank's shard of a block, with `micro_batch` samples of its own.
 model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& strategy, std::int64_t micro_batch,
                            model::Precision precision);
 
 LayerTime block_time(const model::BlockShard& shard, const Stack& stack, const profile::Kernels& kernels,
                      const profile::Exchanges& exchanges, const model::BlockSpec& block);
 
-// Bytes of a parameter on accelerators: weights in 16 bits, as computing reads them and as they go over links; gradients, master weights
-// and two moments in 32.
+// Bytes of a parameter on accelerators: a weight, computed with and sent in 16 bits; a gradient in 32; a master weight and two moments in
+// 32 each.
 constexpr double kWeight = 2;
 constexpr double kGradient = 4;
 constexpr double kState = 12;
 
-// Seconds of an optimizer step of so many parameters on the CPU of the host (Strategy::offload_optimizer). The device's way to the host
-// (PCIe 4 x16) carries the gradients out and the weights back, of so many bytes a parameter each. A core group's share of the host's memory
-// reads and writes 28 bytes a parameter: the gradient, and the master weight and two moments both ways.
+// Seconds of an optimizer step of so many parameters on the host's CPU (Strategy::offload_optimizer). Gradients go out and weights come
+// back over the device's link to the host (PCIe 4 x16); `gradient` and `weight` are their bytes a parameter. The step reads and writes 28
+// bytes a parameter in the share of the host's memory bandwidth that a core group has: the gradient, and the master weight and two moments
+// both ways.
 inline double host_step(double parameters, double gradient, double weight) {
   constexpr double kLink = 20e9;
   constexpr double kMemory = 25e9;

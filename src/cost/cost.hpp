@@ -1,4 +1,4 @@
-// The cost model's front door: bytes and utilization of a whole plan. Its seconds are for the simulator to say (sim/sim.hpp).
+// Bytes and utilization of a whole plan; sim/sim.hpp has its seconds.
 #pragma once
 
 #include <vector>
@@ -10,28 +10,29 @@
 
 namespace tessera::cost {
 
-// Whether times of some of the plan's devices are from a profile, or a roofline, and not from calibrations: there is then no closed form of
-// the step, and exchanges are for the simulator to play through (CostModel::plays_exchanges).
+// Whether the times of some of the plan's devices come from a profile or a roofline rather than calibrations. The step then has no closed
+// form, and the simulator plays exchanges (CostModel::plays_exchanges).
 bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 
-// Peak resident bytes by rank, everything counted in.
+// Peak resident bytes by rank, with everything that a process holds.
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile);
-// What each rank may use: most of its device's memory, or a CPU worker's even share of its host's.
+// The bytes that each rank may use: most of its device's memory, or a CPU worker's even share of its host's.
 std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
-// What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
+// The bytes that one rank (accelerator) or all workers of a host together (CPU) may use.
 Bytes memory_limit(const cluster::Device& device);
-// The rank that takes the largest share of its limit, the first of equals. `memory`: peak bytes by rank, at least one.
+// The rank closest to its memory limit; the first of equals. `memory`: peak bytes by rank, not empty.
 struct FullestRank {
   int rank = 0;
   double share = 0;  // more than 1 where it does not fit
 };
 FullestRank fullest_rank(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
-// `memory`: peak bytes by rank. Throws resource_exhausted that names the rank which exceeds its limit most, and by how much.
+// `memory`: peak bytes by rank. Throws resource_exhausted when some rank exceeds its limit; the error names the one that exceeds it most,
+// and by how much.
 void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 
-// Model FLOPs utilization (Chowdhery et al. 2022, appendix B) of a step so long: the FLOPs that the model needs, without what is computed
-// again, over the peak of all devices of the plan in its precision. 0..1
+// Model FLOPs utilization, 0..1 (Chowdhery et al. 2022, appendix B): the FLOPs that the model needs for a step, without recomputation, over
+// what all devices of the plan could do in `step` at their peak in the plan's precision.
 double utilization(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, Seconds step);
 
 }  // namespace tessera::cost

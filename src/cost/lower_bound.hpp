@@ -1,4 +1,4 @@
-// What no step of a plan can be faster than, from data sheets alone: a net under the cost model.
+// Lower bounds of a plan's step from data sheets alone: a net under the cost model.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Internal: a block's pass (program/block_pass.hpp) against a clock with three streams: computing, the link inside a domain, and the links
-// that leave it.
+// Internal: plays a block's pass (program/block_pass.hpp) on three streams: computing, the link inside a domain, and the links that leave
+// it.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ struct PlayedPass {
 PlayedPass play(const program::BlockPass& pass, const std::vector<double>& computing, const std::vector<TimedExchange>& exchanges,
                 double slowdown);
 
-// What an exchange of so many seconds adds to computing of `beside` seconds that it need not wait for and that need not wait for it, of
-// which its link is free for `free` seconds: computing's loss beside it, or what is left of it when computing ends.
+// Seconds that an exchange of `exchange` seconds adds to computing that is independent of it, when its link is free for `free` seconds of
+// that time: what computing loses beside it or, if that is more, what remains of the exchange afterwards.
 double added_beside(double exchange, double free, double slowdown);
 
 }  // namespace tessera::cost

@@ -1,4 +1,4 @@
-// A plan on its devices as the cost model prices it, block by block: what predictions, memory and the simulator go through.
+// A plan with the cost model's prices, block by block: predictions, memory and the simulator read it.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tessera::cost {
 
-// What a rank holds.
+// The bytes that a rank holds.
 struct RankBytes {
   Bytes process;  // before it holds a tensor
   Bytes weights;
@@ -23,26 +23,26 @@ struct RankBytes {
   Bytes fixed() const { return process + weights + gradients + optimizer_state + tied + buffers; }
 };
 
-// The plan and the cost model must outlive it. `part` is that of a stage's devices (StageDevices::parts), or kAllParts.
+// The plan and the cost model must outlive it. `part`: index into StageDevices::parts of a stage's devices, or kAllParts.
 class PricedPlan {
  public:
   PricedPlan(const plan::Plan& plan, CostModel& cost_model);
 
   const plan::Pipeline& pipeline() const { return pipeline_; }
-  // What a stage stands on, as CostModel knows it; a pipeline rank has the number of its first stage.
+  // A stage's devices, as an id of the CostModel. Here a pipeline rank goes by the number of its first stage.
   int devices(int stage) const { return devices_[stage]; }
   const plan::Strategy& strategy(int block) const { return *strategies_[block]; }
   const BlockLoad& load(int stage, int block, int part = kAllParts) const {
     return cost_model_.block(repeat(block), devices(stage), strategy(block), plan_.samples(), part);
   }
   int repeat(int block) const { return cost_model_.repeat_of()[block]; }
-  // Of the block's inputs, where the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
+  // Seconds, per micro-batch and pass, of resharding the block's inputs; the block before it must be in the same stage.
   double reshard(int stage, int block) const {
     return cost_model_.reshard(repeat(block), devices(stage), strategy(block - 1), strategy(block), plan_.samples());
   }
-  // The model's first block owns what others tie.
+  // Whether a pipeline rank holds the model's first block, which owns the tied parameters.
   bool holds_first_block(int pipeline_rank) const;
-  // visit(part, index behind its last rank in the stage)
+  // Calls visit(part, end) for each part of a stage; `end` is one past the index of the part's last rank in the stage.
   template <typename Visit>
   void for_parts(int stage, const Visit& visit) const {
     const std::vector<StageDevices::Part>& parts = cost_model_.parts_of(devices(stage)).parts;
@@ -52,9 +52,9 @@ class PricedPlan {
   }
   // The part on which a rank of the stage stands.
   int part_of(int stage, int rank) const;
-  // On all parts: bytes scaled to the memory of the first.
+  // With kAllParts, bytes are scaled to the capacity of part 0.
   RankBytes bytes(int pipeline_rank, int part) const;
-  // The terms of a rank's peak by name; zero ones too.
+  // The terms of a rank's peak, by name, zeros included.
   std::vector<std::pair<std::string, Bytes>> terms(int pipeline_rank, int part) const;
   // Peak bytes by rank: the sum of its terms.
   std::vector<Bytes> memory() const;

@@ -20,7 +20,7 @@ inline bool several_stages_a_rank(plan::Schedule schedule) {
   return schedule == plan::Schedule::interleaved || schedule == plan::Schedule::zb_v || schedule == plan::Schedule::dualpipe_v;
 }
 
-// Micro-batches from which on a schedule has weight halves enough to fill its bubble with.
+// The least number of micro-batches with which a schedule has enough weight halves to fill its bubble.
 inline std::int64_t least_micro_batches(plan::Schedule schedule, int pipeline_size) {
   switch (schedule) {
     case plan::Schedule::zb_h1: return pipeline_size;
@@ -31,8 +31,8 @@ inline std::int64_t least_micro_batches(plan::Schedule schedule, int pipeline_si
   }
 }
 
-// With at least least_micro_batches. `leftover`: of the forward passes of the warm-up that split backward passes leave idle
-// (Calibration::weight_pass_bubble).
+// Holds for at least least_micro_batches(). `leftover`: the share of the warm-up's forward passes that stays idle when backward passes are
+// split (Calibration::weight_pass_bubble).
 inline WarmUp warm_up_of(plan::Schedule schedule, int chunks, double leftover) {
   switch (schedule) {
     case plan::Schedule::one_f_one_b:

@@ -15,9 +15,9 @@ namespace tessera::plan {
 
 // Ascending.
 std::vector<std::int64_t> divisors_of(std::int64_t whole);
-// The smaller of two equally near ones. `valid` is not empty, and ascending.
+// The element of `valid` nearest to `wish`, the smaller of two equally near ones. `valid` is ascending and not empty.
 std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int64_t wish);
-// One of a block's dims; `fallback` where it has none of the name.
+// A dimension of a block by name; `fallback` if it has none of that name.
 double option_of(const model::BlockSpec& block, const char* key, double fallback = 0);
 
 // A dimension that a degree cannot cut.
@@ -29,18 +29,19 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// Whether each rank holds the blocks whole, for whole sequences, and computes all of a pass again or nothing: a plug-in's, which autograd
-// differentiates, and where the trainer runs the plan (`trained`) all models that it does not cut. Plans for accelerators may be for other
-// trainers.
+// Whether every rank holds whole blocks, for whole sequences, and recomputes whole passes or nothing: true of plug-ins, which autograd
+// differentiates, and, if the trainer runs the plan (`trained`), of all models that it does not cut. Plans for accelerators may be for
+// other trainers.
 bool stands_whole(const model::ModelSpec& model, bool trained);
-// Of one of its blocks: whether it has tp 1 beside others that tensor parallelism cuts.
+// Whether one block has tp 1 beside others that tensor parallelism cuts.
 bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool trained);
 
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
-// The first fault of a block of a model, or of any; none where `degree` cuts it. Of all blocks but those that hold a vocabulary it must
-// divide the model's heads too, 1 where there is no attention to cut; not of those that have no attention and parameters that it cuts.
+// The first fault of one block, or of any block of the model; unset if `degree` cuts it. For all blocks except those that hold a
+// vocabulary, the degree must also divide the model's heads (1 if there is no attention to cut); blocks without attention whose parameters
+// it cuts are exempt from that.
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
                                         Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);
@@ -66,7 +67,7 @@ struct Padding {
   std::string what() const;  // "vocab 259 is padded to 261 for tp 3"
 };
 
-// What a plan pads, each once; nothing where all degrees divide.
+// The dimensions that a plan pads, each once; empty if all degrees divide.
 std::vector<Padding> paddings(const Plan& plan, const model::ModelSpec& model);
 
 }  // namespace tessera::plan

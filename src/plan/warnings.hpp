@@ -1,4 +1,4 @@
-// What a plan does that its user may not want.
+// Warnings about a plan that does what its user may not want.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace tessera::plan {
 
-// A sentence each: threads that take turns (crowding_of), and replicas that take unequal numbers of samples and each normalize by their
-// own, so that the plan trains another function than equal shares do.
+// Sentences: threads that take turns (crowding_of); replicas with unequal numbers of samples that each normalize by their own, so that the
+// plan trains another function than equal shares would.
 std::vector<std::string> warnings_of(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::plan

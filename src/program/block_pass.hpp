@@ -9,12 +9,12 @@
 
 namespace tessera::program {
 
-// Which exchanges of a block the software that runs it puts beside computing. The messages of a ring always run beside its attention.
+// Which exchanges of a block its software overlaps with computing. The messages of a ring always overlap with its attention.
 struct BesideRules {
-  int pieces = 1;                   // > 1: tensor-parallel gathers and scatters are cut into so many, with the product next to them
-  bool weight_gradients = false;    // tensor-parallel exchanges of the backward pass run beside the gradients of their own map
-  bool shared_experts = false;      // all-to-alls run beside the experts that all tokens pass
-  bool second_micro_batch = false;  // two micro-batches take turns: all-to-alls run beside the passes of the other one
+  int pieces = 1;                   // > 1: tensor-parallel gathers and scatters, and the product next to them, are cut into so many pieces
+  bool weight_gradients = false;    // the backward pass's tensor-parallel exchanges run beside the weight gradients of their own map
+  bool shared_experts = false;      // all-to-alls run beside the experts that all tokens visit
+  bool second_micro_batch = false;  // two micro-batches take turns: one's all-to-alls run beside the other's passes
 };
 
 // Computing runs in this order, one after the other.
@@ -25,10 +25,10 @@ struct ComputeStep {
 
 struct ExchangeStep {
   int exchange = 0;        // index into the pass's exchanges
-  Bytes bytes;             // of the exchange's; all of them, unless it is cut into pieces
+  Bytes bytes;             // the exchange's, or a piece of them
   int after = -1;          // index of the computing step that it waits for; -1: begins with the pass
-  int before = 0;          // index of the computing step that waits for it; their number: the end of the pass
-  bool of_second = false;  // of the micro-batch that takes turns with this one, which moves as much: only the end waits for it
+  int before = 0;          // index of the computing step that waits for it; their number: the end of the pass does
+  bool of_second = false;  // it is the other micro-batch's, which moves as much: only the end waits for it
 };
 
 struct BlockPass {
@@ -36,8 +36,8 @@ struct BlockPass {
   std::vector<ExchangeStep> exchanges;  // in the order in which they begin: those over the same link queue behind each other
 };
 
-// The pass has each operator whole and in order, and each exchange with all of its bytes, not before what it moves has been computed and
-// not after the operator that needs it; and nothing waits in a circle.
+// Guarantees that the pass has each operator whole and in order, and all bytes of each exchange, after what it moves has been computed and
+// before the operator that needs it; and that nothing waits in a circle.
 BlockPass block_pass(const std::vector<model::Operator>& operators, const std::vector<model::Exchange>& exchanges,
                      const BesideRules& rules);
 

@@ -1,4 +1,4 @@
-// Which elements of a micro-batch's tensors ranks hold, and which two of them share, where tensors are cut anew.
+// The elements of a micro-batch's tensors that a rank holds, and those that two ranks have in common, for resharding.
 #pragma once
 
 #include <cstdint>

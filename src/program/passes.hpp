@@ -12,8 +12,8 @@
 
 namespace tessera::program {
 
-// What is exchanged with the ranks that hold the previous and the next stage of a chunk. No peers at the model's ends; the rank itself
-// where it holds the adjacent stage too, as at the turn of a V.
+// The exchanges with the ranks that hold the stages before and after a chunk. There are no peers at the model's ends; the peer is the rank
+// itself if it holds the adjacent stage too, as at the turn of a V.
 struct StagePeers {
   Boundary previous;
   Boundary next;

@@ -18,7 +18,7 @@ struct Peer {
   int crossed = -1;  // Instruction::crossed
 };
 
-// What a rank exchanges of the tensors between two stages.
+// A rank's exchanges of the tensors between two stages.
 struct Boundary {
   std::vector<Peer> peers;                 // in the order of their parts
   std::vector<CrossedParts> crossed = {};  // by peer, where either side cuts sequences and the other cuts them otherwise

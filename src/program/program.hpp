@@ -69,7 +69,7 @@ struct Instruction {
   Bytes offset = {};
 };
 
-// What two ranks pass on of a micro-batch's tensors between two stages. A message between them carries what both have, in order.
+// The parts that two ranks hold of the tensors between two stages. A message between them carries the elements of both parts, in order.
 struct CrossedParts {
   Part own;
   Part peer;

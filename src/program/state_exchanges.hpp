@@ -1,4 +1,4 @@
-// What the ranks that hold the same parameters of a block exchange of them: gradients, and the weights that sharding leaves to others.
+// The exchanges among ranks that hold the same parameters of a block: of gradients, and of weights that sharding leaves on other ranks.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace tessera::program {
 
-// Elements that a rank holds of a block before its state is sharded.
+// A rank's elements of a block, before its state is sharded.
 struct HeldParameters {
   double plain = 0;
   double experts = 0;

@@ -1,5 +1,5 @@
-// The queues in which the instructions of programs wait for their turn: what runs one after the other is a stream, and what several ranks
-// must do together is a connection of streams. For the check and the simulator.
+// Streams are the queues in which instructions run one after the other; a connection joins the streams whose ranks must act together. The
+// check and the simulator run programs by them.
 #pragma once
 
 #include <functional>

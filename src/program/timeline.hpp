@@ -1,4 +1,4 @@
-// What a step's timeline comes to, measured or simulated, in figures that can be compared instruction by instruction.
+// Figures of a step's timeline, measured or simulated, that can be compared instruction by instruction.
 #pragma once
 
 #include <map>

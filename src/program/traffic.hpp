@@ -1,4 +1,4 @@
-// What the ranks of a plan send each other in one step, as its programs say: in their instructions, and inside their passes.
+// The traffic of a plan's ranks in one step, by its programs: their instructions and the exchanges inside passes.
 #pragma once
 
 #include <map>

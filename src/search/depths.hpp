@@ -7,7 +7,7 @@
 
 namespace tessera::search {
 
-// `ranks` pipeline ranks of `chunks` stages each, which stand there as the schedule says.
+// `ranks` pipeline ranks of `chunks` stages each, placed as the schedule says.
 struct Placement {
   int ranks = 1;
   int chunks = 1;
@@ -17,15 +17,15 @@ struct Placement {
   int rank_of(int stage) const;
 };
 
-// Cuts are the first block of each stage and, last, the number of blocks. Needs a block for each stage.
+// Cuts are the first block of each stage, followed by the number of blocks. There is a block for each stage.
 
-// As even in blocks as can be, the deeper stages first.
+// The evenest cut by number of blocks; the deeper stages come first.
 std::vector<int> even_cuts(int blocks, int stages);
-// The same of the blocks between the first and the last one, which their stages take besides.
+// Cuts the blocks between the first and the last one evenly; those two come on top for their stages.
 std::vector<int> even_inner_cuts(int blocks, int stages);
-// Every way to cut blocks into stages; none where those are more than `most`.
+// Every way to cut blocks into stages; empty if there are more than `most`.
 std::vector<std::vector<int>> all_cuts(int blocks, int stages, int most);
-// The cuts in which one block less is in a stage of the pipeline rank and one more in another; stages between them move along.
+// The cuts that move one block from a stage of the pipeline rank to a stage of another rank; stages between the two shift along.
 std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Placement& placement, int rank);
 // Moves single blocks from stage to stage, beginning with even_cuts, as long as the busiest pipeline rank becomes less busy or, failing
 // that, the pipeline ranks or the stages more even. `seconds`: by block, on a pipeline rank of speed 1; `message`: of a stage whose next

@@ -1,4 +1,4 @@
-// Internal to the search over blocks: bounds of outer choices and templates that cost next to nothing, as no strategy is priced.
+// Internal to the search over blocks: lower bounds for outer choices and templates that are nearly free, because no strategy is priced.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace tessera::search {
 
-// What a model's products and attention take at the best rates of the devices.
+// Bounds from the model's products and attention alone, at the devices' best rates.
 class LeastWork {
  public:
-  // The cost model must outlive it, and know the devices that are asked about.
+  // The cost model must outlive it, and have registered the devices that are asked about.
   LeastWork(const BlockProblem& problem, const cost::CostModel& cost_model);
 
-  // Seconds. No plan of the outer choice is faster.
+  // Seconds; no plan of the outer choice is faster.
   double step(const Outer& outer) const;
-  // No pipeline of so many ranks in a row, each so many devices of a group wide, is faster, of any depth.
+  // Seconds; no pipeline of `ranks` pipeline ranks, each of `width` devices of a group, is faster, at any depth.
   double step(int group, int width, int ranks, std::int64_t micro_batches, const cost::WarmUp& fill) const;
 
  private:

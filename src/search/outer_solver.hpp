@@ -1,4 +1,4 @@
-// Internal to the search over blocks: the best plan of one outer choice, and what none of them is faster than.
+// Internal to the search over blocks: the best plan of one outer choice, and lower bounds for it.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,14 @@ struct Found {
   plan::Plan plan;
   std::vector<int> cuts = {};  // in a uniform space: the first block of each stage, then the number of blocks
 
-  // Times are compared to about one part in a million; what is equal then is decided by simplicity.
+  // Times that differ by less than one part in a million are equal; then the simpler plan wins.
   bool better_than(const Found& other) const {
     const auto rounded = [](double seconds) { return std::llround(std::log(seconds) * 1e6); };
     return std::tuple(rounded(step), outer->simplicity(), cuts) < std::tuple(rounded(other.step), other.outer->simplicity(), other.cuts);
   }
 };
 
-// The last stages of a plan.
+// A way to run the last stages of a plan.
 struct Tail {
   double busy = 0;     // of the busiest of them
   double warm_up = 0;  // of all
@@ -44,8 +44,8 @@ struct Tail {
 
 using AllOptions = std::map<StageRanks, StageOptions>;
 
-// Everything that one thread remembers. The problem and the options must outlive it; those of an outer choice are listed before it is asked
-// about.
+// The state of one search thread. The problem and the options must outlive it; the options of an outer choice must be listed before the
+// solver is asked about it.
 class OuterSolver {
  public:
   OuterSolver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices);
@@ -55,17 +55,17 @@ class OuterSolver {
   bool possible(const Outer& outer) const {
     return std::ranges::all_of(outer.groups, [&](const GroupCut& cut) { return options_.at(outer.ranks(cut)).possible; });
   }
-  // No plan of the outer choice is faster, with memory left aside. Infinite when a block has no option.
+  // A lower bound in seconds that leaves memory aside; infinite when some block has no option.
   double bound(const Outer& outer);
-  // Lagrange's bound on the same with memory. With a share a for each stage, however the blocks are dealt to stages that keep to
-  // their memory,
+  // A Lagrangian lower bound that takes memory into account. With any share a of each stage, and however the blocks are dealt to stages
+  // that keep to their memory,
   //   sum a (busy + fill + price (bytes - memory)) <= X sum a + max a F,  X the busiest stage, F the sum of fill,
-  // and the left side is at least what each block takes at its best. A stage's workspace is at least the least of all blocks, and of one
+  // and the left side is at least the sum of each block's least value. A stage's workspace is at least the least of all blocks, and in one
   // stage that of the block which needs most.
   double bound_with_memory(const Outer& outer);
-  // The best plan of the outer choice if it is not slower than `incumbent`.
+  // The best plan of the outer choice, unless it is slower than `incumbent`.
   std::optional<Found> solve(const Outer& outer, double incumbent, bool rough);
-  // Whether an exact solve of the outer choice leaves no plan of it out.
+  // Whether an exact solve considers every plan of the outer choice.
   bool exhausts(const Outer& outer);
 
   // The following are of uniform spaces.
@@ -74,51 +74,53 @@ class OuterSolver {
   // of the stages before stage s, T >= p_s + m w_s. The cut with the least T has them all equal, so what is left of T, T - p_s, shrinks by
   // a factor of 1 - 1/m from stage to stage. Where the weight half of a backward pass may wait, no stage is shorter than the mean.
   double least_step(const Outer& outer);
-  // The best of the outer choice by the simulator, cut in every way if those are few, or else as the closed form likes best.
+  // The best plan of the outer choice by the simulator. The blocks are cut in every way if those are few, or else as the closed form
+  // prefers.
   std::optional<Found> simulate(const Outer& outer, double incumbent);
-  // The cut that is best by the closed form need not be the fastest: moves the ends of stages by a block as long as that is faster.
+  // Moves the ends of stages by a block as long as the simulated step becomes shorter: the cut that the closed form prefers need not be the
+  // fastest.
   Found refined(Found found);
-  // The same with passes in an order made for the stages' times, where the space has such orders and that is faster.
+  // The plan with its passes in an order tuned to its stages' times, if the space has such orders and it is faster; otherwise `found`.
   Found tuned(Found found);
-  // The same with the blocks cut otherwise, each way with an order made for it: one that was made for one cut says little of another.
+  // The best of other cuts, each with an order tuned to it, or `found`: an order that suits one cut says little about another.
   Found recut(Found found);
 
  private:
   using Kinds = std::vector<StageFronts*>;
-  // By pipeline rank: the fronts of its kind, and what it stands on.
+  // By pipeline rank: the fronts of its kind of devices, and its group cut.
   struct Stages {
     Kinds kinds;
     std::vector<const GroupCut*> cuts;
   };
-  // The outer choice whose plans are asked about from here on, until forget().
+  // Selects the outer choice that the functions below are about, until forget().
   void start(const Outer& outer, bool rough);
   void forget();
-  // The stages of which the busiest and the fill take least together, and no more than `most`; in `tails`.
+  // The stages, in `tails`, whose busiest stage and fill together take least, if that is at most `most`; else nullptr.
   const Tail* best_tail(const Outer& outer, double most, std::deque<Tail>& tails);
   static std::vector<int> cuts_of(const Tail* tail);
-  // Seconds of both passes of a micro-batch through a block at the degrees of a uniform space, at least.
+  // At least the seconds of both passes of a micro-batch through a block at the degrees of a uniform space.
   double passes(const Outer& outer, const GroupCut& cut, int repeat);
-  // The same bound with the blocks cut so.
+  // least_step() for a given cut.
   double least_step(const Outer& outer, const std::vector<int>& cuts);
-  // Nothing where a stage does not fit its memory; so the next.
+  // The two functions below return nothing if a stage does not fit its memory.
   std::optional<Found> simulated(const Outer& outer, const std::vector<int>& cuts, bool delayed);
   std::optional<plan::Plan> plan_of(const Outer& outer, const std::vector<int>& cuts);
   Found predicted(const Outer& outer, plan::Plan plan, const std::vector<int>& cuts);
-  // `best`: a plan of the same outer choice. Whether it was replaced.
+  // Replaces `best`, a plan of the same outer choice, if `plan` is faster. Returns whether it did.
   bool replace_if_shorter(Found& best, plan::Plan plan, const std::vector<int>& cuts);
 
-  // Of the groups of an outer choice.
+  // The fronts of an outer choice's groups.
   Kinds kinds_of(const Outer& outer);
-  // How fast the stages of each group run the model, those of the first being 1. Bounds hold with any shares; these are near the best.
+  // The speed of each group's stages relative to the first group's. Bounds hold with any shares; these make them nearly tight.
   std::vector<double> shares_of(const Kinds& kinds) const;
-  // Bytes that a pipeline rank may hold besides its process.
+  // Bytes that a pipeline rank may hold on top of its process.
   double room(const GroupCut& cut) const {
     return problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices);
   }
-  // Whether the blocks do not fit all stages' memory together, however they are dealt.
+  // Whether the blocks exceed the memory of all stages together, however they are dealt.
   bool too_large(const Outer& outer);
   double least_warm_up(const Kinds& kinds) const;
-  // Over all blocks, of what each takes at least on one of `count` kinds: `least(index of the kind, repeat)`.
+  // The sum over all blocks of the least that each takes on any of `count` kinds: `least(index of the kind, repeat)`.
   template <typename Least>
   double sum_of_least(std::size_t count, const Least& least) const {
     double out = 0;
@@ -133,13 +135,13 @@ class OuterSolver {
 
   StageFronts& fronts(const Outer& outer, const GroupCut& cut);
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block);
-  // What a plan of the outer choice is, but for its stages' blocks. Each stage here is a pipeline rank.
+  // A plan of the outer choice whose stages have no blocks yet. Each stage here is a pipeline rank.
   plan::Plan frame_of(const Outer& outer);
   plan::Plan plan_of(const Outer& outer, const Tail* tail);
 
-  // Of outer choices with several stages a rank.
+  // The rest is for outer choices with several stages a rank.
 
-  // How each pipeline rank runs its blocks.
+  // A way to run the blocks of every pipeline rank.
   struct RankEntries {
     double step = kNever;
     std::vector<int> cuts;
@@ -147,14 +149,14 @@ class OuterSolver {
     std::vector<std::vector<Segment>> segments;  // by pipeline rank
   };
   std::optional<RankEntries> best_entries(const Outer& outer, double most, bool rough);
-  // The best with the blocks cut so, of no more than `most` seconds without the host's.
+  // The best way with the blocks cut so, if it takes at most `most` seconds without the host's.
   std::optional<RankEntries> best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most);
-  // Of those that fit at every moment of the schedule.
+  // The front's entries that fit the memory at every moment of the schedule.
   std::vector<const StageEntry*> fitting(const Outer& outer, int pipeline_rank, StageFronts& fronts, std::vector<Segment>& segments,
                                          double most);
   std::vector<std::vector<int>> first_cuts(const Outer& outer);
   plan::Plan plan_of(const Outer& outer, const RankEntries& ranks);
-  // Micro-batches in flight by chunk, at the moments that decide: by pipeline rank.
+  // By pipeline rank: the micro-batches in flight of each chunk, at the moments that decide whether memory suffices.
   using Peaks = std::vector<std::vector<std::vector<int>>>;
   const Peaks& peaks_of(const Outer& outer);
 
@@ -162,8 +164,8 @@ class OuterSolver {
   const AllOptions& options_;
   Effort effort_;
   cost::CostModel cost_model_;
-  Stages stages_;                                  // of the outer choice that has been started
-  std::pmr::unsynchronized_pool_resource memory_;  // of the fronts' entries, which come and go with every outer choice
+  Stages stages_;                                  // of the selected outer choice
+  std::pmr::unsynchronized_pool_resource memory_;  // for the fronts' entries, which come and go with every outer choice
   std::map<std::tuple<StageRanks, plan::Schedule, int>, std::unique_ptr<StageFronts>> fronts_;
   std::map<std::tuple<plan::Schedule, int, int, std::int64_t>, Peaks> peaks_;
 };

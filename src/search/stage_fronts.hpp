@@ -1,5 +1,4 @@
-// Internal to the search over blocks: the ways in which given ranks can run the blocks of their stages, of which none is better than
-// another in every respect.
+// Internal to the search over blocks: Pareto fronts of the ways in which given ranks can run the blocks of their stages.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,7 @@
 
 namespace tessera::search {
 
-// What one outer choice may cost.
+// The effort that an outer choice may cost.
 struct Effort {
   struct OutOfEffort {};
 
@@ -37,7 +36,7 @@ struct Effort {
   }
 };
 
-// The blocks [first, last) of one stage, of which a rank has so many micro-batches in flight.
+// The blocks [first, last) of one stage, with the number of micro-batches that its rank has in flight.
 struct Segment {
   int first = 0;
   int last = 0;
@@ -45,26 +44,26 @@ struct Segment {
   auto operator<=>(const Segment&) const = default;
 };
 
-// A way to run the blocks of a rank: sums over its blocks, the largest workspace.
+// A way to run the blocks of a rank. Members are sums over its blocks; `workspace` is the largest.
 struct StageEntry {
   double busy = 0;
   double warm_up = 0;
   double fixed = 0;
-  double saved = 0;  // with all micro-batches that are in flight
+  double saved = 0;  // by all micro-batches in flight
   double workspace = 0;
   int option = 0;                      // of the last block
-  const StageEntry* before = nullptr;  // without it; owned by the fronts
+  const StageEntry* before = nullptr;  // the entry without the last block; owned by the fronts
   double bytes() const { return fixed + saved + workspace; }
 };
 
 // Not thread-safe. The cost model and the options must outlive it.
 class StageFronts {
  public:
-  // `chunks`: stages of a rank. `front` throws Effort::OutOfEffort when there is none left.
+  // `chunks`: stages of a rank. front() throws Effort::OutOfEffort when the effort is used up.
   StageFronts(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks, plan::Schedule schedule, int chunks,
               const StageOptions& options, Effort& effort, std::pmr::memory_resource& memory);
 
-  // Each by itself over the options of a block.
+  // The least value of each member by itself, over a block's options.
   struct Least {
     double busy = kNever;
     double warm_up = kNever;
@@ -72,35 +71,34 @@ class StageFronts {
   };
   // `repeat`: index into ModelSpec::repeats.
   const Least& least(int repeat) const { return least_[repeat]; }
-  // What a message of one micro-batch in both directions adds.
+  // What the messages of one micro-batch, in both directions, add to busy and to warm-up.
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - warm_up_of(seconds); }
   double warm_up_of(double seconds) const { return shares_.backward * seconds; }
 
-  // An outer choice begins. `rough`: its fronts are a few good entries, found by pricing memory, most within one block's change of
-  // the best.
+  // Begins an outer choice. `rough`: a Lagrangian heuristic finds a few good entries, usually one block's option away from the optimum.
   void start(bool rough);
-  // It has ended: no front or entry is valid any more.
+  // Ends the outer choice; its fronts and entries become invalid.
   void forget();
-  // The least busy + fill + price x bytes over a block's options with `in_flight` micro-batches in flight: by repeat, by price.
+  // By repeat and price: the least busy + fill + price x bytes over a block's options, with `in_flight` micro-batches in flight.
   const std::vector<std::vector<double>>& priced(double in_flight) { return at(in_flight).least; }
-  // The least workspace over a block's options: by repeat.
+  // By repeat: the least workspace over a block's options.
   const std::vector<double>& workspaces(double in_flight) { return at(in_flight).workspaces; }
   const std::vector<double>& prices() const { return prices_; }  // of a byte, in seconds
-  // The ways to run a rank's stages, in model order, that fit the device's memory and of which none has both more busy and more fill than
-  // another. Those of more than `most` busy and fill together may be left out. Between two calls of start(), calls for the same blocks must
-  // not raise `most`.
+  // The Pareto front, in busy against fill, of the ways to run a rank's stages (in model order) that fit the device's memory. Ways whose
+  // busy and fill together exceed `most` may be left out. Precondition: between two calls of start(), calls for the same blocks must not
+  // raise `most`.
   const std::vector<const StageEntry*>& front(std::span<const Segment> segments, double most);
   // The strategies of an entry's blocks, in order.
   std::vector<plan::Strategy> strategies(const StageEntry& entry, std::span<const Segment> segments) const;
-  // Bytes of a micro-batch that an entry's blocks save: by segment.
+  // By segment: bytes of a micro-batch that an entry's blocks save.
   std::vector<double> saved(const StageEntry& entry, std::span<const Segment> segments) const;
-  // What a rank may hold of its states, activations and workspace.
+  // Bytes that a rank's states, activations and workspace may take.
   double room(std::span<const Segment> segments) const;
 
  private:
-  // Entries of a range, by the layout of its last block.
+  // By the layout of the last block: the entries of a range.
   using Chain = std::vector<std::vector<const StageEntry*>>;
-  // Of each segment: runs of a repeat, the micro-batches in flight, and whether stages stand before and behind.
+  // For each segment: its runs of a repeat, the micro-batches in flight, and whether stages come before and after it.
   using SegmentKey = std::tuple<std::vector<std::pair<int, int>>, double, bool, bool>;
   using Key = std::vector<SegmentKey>;
 
@@ -109,9 +107,9 @@ class StageFronts {
     double busy = 0;  // m (f + b) - fill + once
     double warm_up = 0;
   };
-  // What holds for a number of micro-batches in flight; memory is then one figure.
+  // Tables for one number of micro-batches in flight; memory is then a single figure.
   struct InFlight {
-    std::vector<std::vector<int>> options;   // by repeat: indices of those that no other covers
+    std::vector<std::vector<int>> options;   // by repeat: indices of the options that no other one dominates
     std::vector<double> workspaces;          // by repeat: the least
     std::vector<double> least_bytes;         // by repeat: of fixed and saved
     std::vector<double> bytes_before;        // by block: the same summed over the blocks before it, once a front is asked for
@@ -120,29 +118,29 @@ class StageFronts {
     std::vector<std::vector<double>> sums;
     std::map<std::pair<int, std::size_t>, std::vector<int>> cheapest;  // by layout and price: by repeat
   };
-  // A segment, what holds for it, and the least of the segments behind it.
+  // A segment, its tables, and the least values of the segments after it.
   struct Range {
     Segment segment;
     const InFlight* tables = nullptr;
     std::vector<double> least_behind;  // busy + fill + price x bytes: by price
     double bytes_behind = 0;
   };
-  // Segments and what they must keep to.
+  // Segments and their limits.
   struct Target {
     std::vector<Range> ranges;
     double most = 0;
     double limit = 0;
-    double workspace = 0;             // that some block needs however it is run
-    bool memory = true;               // false: leave it aside
-    std::vector<std::size_t> prices;  // that bound best
-    int shared_tp = 0;                // of the blocks that share a parameter; 0: any
+    double workspace = 0;             // that some block needs under any option
+    bool memory = true;               // false: memory is left aside
+    std::vector<std::size_t> prices;  // the prices whose bounds are best
+    int shared_tp = 0;                // tp of the blocks that share a parameter; 0: any
   };
 
-  // At least, once all blocks of the target are in.
+  // A lower bound on an entry's bytes once it has all blocks of the target.
   static double bytes(const StageEntry& entry, const Target& target) {
     return entry.fixed + entry.saved + std::max(entry.workspace, target.workspace);
   }
-  // At most: of micro-batches in flight under a schedule with halves some are between them.
+  // An upper bound: under schedules that split the backward pass, some micro-batches in flight are between its halves.
   double saved_of(const BlockOption& option) const {
     return splits_backward_ ? std::max(option.saved, option.saved_for_weight) : option.saved;
   }
@@ -151,17 +149,17 @@ class StageFronts {
   void sum_up(InFlight& tables) const;
   Target target_of(std::span<const Segment> segments, double most);
   Key key_of(std::span<const Segment> segments) const;
-  // No way to run the blocks from `from` on, of a range, and those behind it after `entry` has less busy and fill together.
+  // A lower bound on busy and fill together of every way to continue `entry` with the blocks from `from` on, of a range and those after it.
   double bound(const Target& target, const Range& range, int from, const StageEntry& entry, std::size_t price) const;
   StageEntry empty() const;
-  // `entry` with one more block; `from`: the layout of the block before, in its stage.
+  // `entry` plus one block; `from`: the layout of the block before it in its stage.
   StageEntry with(const StageEntry& entry, const Target& target, const Range& range, int block, int from, int option);
   std::vector<const StageEntry*> entries(const Target& target);
   std::vector<const StageEntry*> rough_entries(const Target& target);
   const std::vector<int>& cheapest(double in_flight, int layout, std::size_t price);
-  // The ways to run the target, of which none has both more busy and more fill than another.
+  // The Pareto front of the target's ways, in busy against fill.
   std::vector<const StageEntry*> thinned(Target& target);
-  // Whether the blocks that share a parameter have the same tp.
+  // Whether all blocks that share a parameter have the same tp.
   bool shares_alike(const StageEntry& entry, std::span<const Segment> segments) const;
   // By block of the target.
   std::vector<int> cheapest(const Target& target, int layout, std::size_t price);

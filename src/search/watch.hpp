@@ -1,4 +1,4 @@
-// What a search and who waits for it tell each other meanwhile.
+// How a search reports its progress, and how its caller stops it.
 #pragma once
 
 #include <atomic>
@@ -8,13 +8,13 @@
 
 namespace tessera::search {
 
-// Any thread may read and write.
+// Any thread may read and write it.
 struct Watch {
-  std::atomic<bool> stop = false;            // set by who waits: the search ends soon, with the best plan so far
-  std::atomic<std::int64_t> considered = 0;  // outer choices so far, of all parts of the search
+  std::atomic<bool> stop = false;            // set by the caller: the search ends soon, with the best plan so far
+  std::atomic<std::int64_t> considered = 0;  // outer choices so far, in all parts of the search
   std::atomic<Seconds> best = Seconds(0);    // the shortest step so far; 0: no plan yet
 
-  // By any thread.
+  // Reports a plan.
   void found(Seconds step) {
     for (Seconds known = best; (known == Seconds(0) || step < known) && !best.compare_exchange_weak(known, step);) {}
   }

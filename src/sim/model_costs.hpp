@@ -1,4 +1,4 @@
-// Internal: costs of a plan's instructions from the cost model.
+// Internal: the costs of a plan's instructions, from the cost model.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@
 
 namespace tessera::sim {
 
-// Two ways, by the devices of a stage:
-//   - Communication is simulated (cost::CostModel::plays_exchanges): a pass computes and then exchanges with its tensor-parallel peers, and
-//     gathers what is cut anew between its blocks, an optimizer step takes the time of its bucket, and messages and collectives take time
-//     of their own and share links.
-//   - Calibrations say what computing does not overlap: a pass takes the time of its blocks, with the exposed communication in them and of
-//     resharding between them. An optimizer step ends with the exposed communication of its blocks' gradients and parameters, so that
-//     collectives take no time of their own. The messages of one micro-batch between two stages leave at once and share no links: each
-//     takes the time of all of them.
+// There are two ways, depending on the devices of a stage:
+//   - The simulator plays exchanges (cost::CostModel::plays_exchanges). A pass computes, then exchanges with its tensor-parallel peers and
+//     gathers what is resharded between its blocks; an optimizer step takes the time of its bucket; messages and collectives take time of
+//     their own and share links.
+//   - Calibrations say what is exposed. A pass takes the time of its blocks, including their exposed communication and that of resharding
+//     between them. An optimizer step ends with the exposed communication of its blocks' gradients and parameters, so collectives take no
+//     time of their own. The messages of one micro-batch between two stages leave at once and share no links: each takes the time of all of
+//     them.
 //
 // Not thread-safe. The arguments must outlive it.
 class ModelCosts final : public Costs {
@@ -35,18 +35,18 @@ class ModelCosts final : public Costs {
  private:
   bool plays(int stage) const { return cost_model_.plays_exchanges(priced_.devices(stage)); }
   const cluster::Link& link_among(const std::vector<int>& ranks) const { return plan::link_among(plan_, cost_model_.cluster(), ranks); }
-  // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
-  // the slowest decides.
+  // The part of its stage's devices that says the times of a program: its rank's own where the simulator plays exchanges; otherwise all
+  // parts, of which the slowest decides.
   int part_of(const program::Program& program) const {
     return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
   }
   const cluster::ResourceGroup& group_of(int rank) const { return cost_model_.cluster().groups[plan_.ranks[rank].group]; }
   double speed_of(int rank) const { return group_of(rank).speed_of(plan_.ranks[rank].node); }  // of its host
   bool on_one_host(const plan::RankPlace& a, const plan::RankPlace& b) const { return a.group == b.group && a.node == b.node; }
-  int server_threads(std::optional<int> rank = {}) const;  // of its host; without one, of all hosts
-  // Computing of a program takes so many times as long as its rank's host also serves rows.
+  int server_threads(std::optional<int> rank = {}) const;  // of the rank's host; without a rank, of all hosts
+  // The factor by which serving rows slows computing on the host of a program's rank.
   double beside_servers(int program);
-  Compute alone(int program, const program::Instruction& instruction);  // not beside servers
+  Compute alone(int program, const program::Instruction& instruction);  // without the slow-down by servers
   Compute pass(int program, const program::Instruction& instruction);
   Compute step(const program::Program& program, int bucket) const;
 
@@ -57,8 +57,8 @@ class ModelCosts final : public Costs {
   cost::PricedPlan priced_;
   SharedLinks links_;
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket
-  double lookups_ = 0;                                                       // of rows, in a step of all ranks
-  std::int64_t row_bytes_ = 1;                                               // of each, in instructions
+  double lookups_ = 0;                                                       // of rows in a step, by all ranks
+  std::int64_t row_bytes_ = 1;                                               // bytes of each in Instruction::bytes
   std::vector<double> beside_servers_;                                       // by program; 0: not worked out yet
   std::map<std::tuple<int, program::Op, int, int>, double> messages_;        // program, kind, block, peer
 };

@@ -1,4 +1,4 @@
-// Internal: which parts of the cluster a transfer uses, and how many equal transfers use them with it where ranks are folded.
+// Internal: the resources of the cluster that a transfer uses, and, where ranks are folded, how many equal transfers use them at once.
 #pragma once
 
 #include <map>
@@ -18,14 +18,14 @@ class SharedLinks {
   SharedLinks(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, const cluster::ClusterSpec& cluster)
       : programs_(programs), fold_(fold), plan_(plan), cluster_(cluster) {}
 
-  // `each`: the messages of a stage's ranks, for all of which a folded one stands, meet on links. Otherwise the message takes as long as it
-  // does beside them, and only other messages meet it, where they enter or leave the same rank: the wider stage has more ports for it.
+  // `each`: the messages of all ranks that a folded rank stands for meet on links. Otherwise the message's time already includes them, and
+  // only other messages that enter or leave the same rank share its bandwidth; the wider stage has more ports for it.
   const std::vector<Use>& of_message(int program, const program::Instruction& send, bool each);
   // `group`: index into Program::groups.
   const std::vector<Use>& of_collective(int program, int group, program::Op op);
 
  private:
-  // Ranks that transfer together, first the one that sends.
+  // Ranks that transfer together; the sender comes first.
   using Group = std::vector<int>;
   enum class Exchange { collective, message, message_on_ports };
   // A part of the cluster whose bandwidth transfers share: the bus inside a node, a node's adapter in one direction, one device's port in
@@ -40,7 +40,7 @@ class SharedLinks {
   };
 
   std::set<Resource> resources_of(const Group& ranks, Exchange exchange) const;
-  // `out`, `in`: of the time of a transfer, how much its bytes need to leave the sender's ranks and to enter the receiver's.
+  // `out`, `in`: the shares of a transfer's time that its bytes need to leave the sender's ranks and to enter the receiver's.
   std::vector<Use> uses(const std::vector<Group>& groups, Exchange exchange, double out = 1, double in = 1);
   std::vector<Group> peers(int program, int group, program::Op op) const;
 

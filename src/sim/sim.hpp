@@ -24,12 +24,12 @@ struct Span {
   Seconds exposed = {};  // of a pass or an optimizer step: the rank computes until `end` - `exposed`, then communicates until `end`
 };
 
-// What a rank spends its time on.
+// How a rank spends its step.
 struct Spent {
   // Computing. `recompute` is the forward passes that recomputation repeats; `backward` is without them.
   Seconds forward, backward, recompute, optimizer;
-  // Exposed communication: within passes, of messages between stages, of gradients and the step's scalars, and of the parameters that are
-  // gathered after a sharded step; of rows of tables.
+  // Exposed communication: inside passes; of messages between stages; of gradients and the step's scalars; of parameters, gathered after a
+  // sharded step; of table rows.
   Seconds in_passes, messages, gradients, parameters, rows;
 };
 
@@ -58,18 +58,18 @@ struct Result {
   double utilization = 0;  // computing
   double exposed = 0;      // exposed communication
   double bubble = 0;       // idle
-  // The bubble rate of papers on schedules (Qi et al. 2023): the share of RankResult::passes in which the rank with the longest ones does
-  // not run a pass. What is before its first pass and after its last does not count: in a chain of steps no rank loses that time.
+  // The bubble rate of papers on schedules (Qi et al. 2023): of the rank with the longest RankResult::passes, the share of them in which it
+  // runs no pass. Time before its first and after its last pass does not count, because in a chain of steps no rank loses it.
   double pipeline_bubble = 0;
 };
 
-// What simulate() ran and found.
+// The programs that simulate() ran, and its result.
 struct Simulation {
   std::vector<program::Program> programs;  // of the simulated ranks
   Result result;                           // spans and memory are of the simulated ranks, `ranks` is of all
 };
-// one_of_alike: where all ranks of each stage do the same on equal devices and links, one rank is simulated for all of them, so that
-// thousands of ranks take as long as a few. every_rank: all ranks are simulated, so that all of them have spans.
+// one_of_alike: if all ranks of each stage do the same on equal devices and links, one rank is simulated for all of them, so that thousands
+// of ranks take as long as a few. every_rank: all ranks are simulated, and all have spans.
 enum class Simulated { one_of_alike, every_rank };
 // Compiles, checks and runs the programs of a plan, which must have passed plan::check. Each program computes in its order. Communication
 // runs beside computing, in order within a group or between two peers, and begins when all ranks that take part have reached it. Transfers
@@ -80,7 +80,7 @@ Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulat
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which = Simulated::one_of_alike);
 
-// The simulated step of a plan, one rank for all that do the same. Takes a fraction of a millisecond to milliseconds.
+// The simulated step of a plan, with Simulated::one_of_alike. Takes a fraction of a millisecond to milliseconds.
 plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model);
 
 // Chrome / Perfetto trace of the spans and the memory (program/chrome_trace.hpp), as step 0.
