@@ -44,7 +44,7 @@ class Error : public std::exception {
   const Where& where() const noexcept { return where_; }
   const std::string& expected() const noexcept { return expected_; }
   const std::string& hint() const noexcept { return hint_; }
-  // Of several: the text of each on lines of its own.
+  // For several errors: the text of each, on lines of its own.
   const char* what() const noexcept override { return text_.c_str(); }
   // This error alone, then those behind it.
   std::vector<Error> each() const;

@@ -39,7 +39,7 @@ FileSystem& real_file_system();
 void write_whole(FileSystem& files, const std::filesystem::path& path, std::span<const std::byte> content);
 void write_whole(FileSystem& files, const std::filesystem::path& path, const std::string& content);
 
-// The same for a file that a user named: the folders on the way to it are made.
+// The same for a file that a user named: creates the folders on the way to it.
 void write_named(const std::filesystem::path& path, const std::string& content);
 
 // Throws what write_named would: io where a folder on the way takes no files, or is none, or where `path` is a folder. For asking before

@@ -9,7 +9,7 @@ namespace tessera {
 
 // Two lower-case digits a byte.
 std::string to_hex(std::string_view bytes);
-// None for anything that to_hex does not write.
+// Unset for anything that to_hex does not write.
 std::optional<std::string> from_hex(std::string_view hex);
 
 }  // namespace tessera

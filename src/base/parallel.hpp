@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// So many threads as the machine has cores.
+// The number of the machine's cores.
 inline std::size_t threads_of_machine() { return std::thread::hardware_concurrency() > 0 ? std::thread::hardware_concurrency() : 1; }
 
 // Calls work(thread, i) for every i below `count`, each once, on threads numbered from 0; returns when all are done. When a call throws,

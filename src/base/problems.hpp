@@ -47,7 +47,7 @@ class Section {
       if (const auto found = node_.find(key)) value = static_cast<Value>(read(*found));
     });
   }
-  // The same of a key that has to be there.
+  // The same for a required key.
   template <typename Value, typename Read>
   void need(std::string_view key, Value& value, const Read& read) {
     problems_.attempt([&] { value = static_cast<Value>(read(node_.at(key))); });

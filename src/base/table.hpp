@@ -14,7 +14,7 @@ int display_width(std::string_view words);
 // cut where the line ends. One empty line for an empty text.
 std::vector<std::string> wrapped(std::string_view words, int columns);
 
-// The same text with its lines wrapped; 0 columns: no limit. For prose between tables.
+// The text with its lines wrapped to so many columns; 0: no limit. For prose between tables.
 std::string fitted(std::string_view text, int columns);
 
 // Rows under a head, two spaces between columns, each as wide as its widest cell.
@@ -31,7 +31,7 @@ class Table {
   };
 
   explicit Table(std::vector<Column> columns);
-  // As many cells as columns.
+  // Adds a row, with as many cells as there are columns.
   void add(std::vector<std::string> cells);
   // Each line ends with a newline. `columns`: of the terminal, 0 for no limit. Wrapped columns give way, the widest first, down to ten
   // characters; the others never do. Without any head the rows alone.

@@ -79,7 +79,7 @@ class Writer {
   // the same dimension into the same number of parts. Throws Error(io), for a full disk too; the earlier checkpoints are
   // untouched then, and the .tmp folder, in which other ranks may be writing, is there until abandon().
   void write(const std::vector<Piece>& pieces);
-  // The same of pieces that are live; `pieces` are those that it was made of.
+  // The same for live pieces; `pieces` are those that `live` was made of.
   void write(const std::vector<Piece>& pieces, LivePieces& live);
 
   // Rank 0, once every rank has written: checks that the pieces of all ranks make up whole tensors, and makes the

@@ -15,7 +15,7 @@ class Digest {
   Digest();
   ~Digest();
   void add(std::span<const std::byte> data);
-  // Of everything added since the last reset.
+  // The digest of everything added since the last reset.
   std::string hex() const;
   void reset();
 

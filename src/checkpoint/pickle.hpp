@@ -33,7 +33,7 @@ struct PickledValue {
   std::vector<const PickledValue*> items;
 
   bool is_call_of(std::string_view global) const;
-  // Of a map: the value of a key that is text; nullptr where there is none.
+  // For a map: the value of a text key; nullptr if there is none.
   const PickledValue* find(std::string_view key) const;
 };
 

@@ -8,10 +8,10 @@
 
 namespace tessera::checkpoint {
 
-// Of a file that torch.save wrote, as a zip archive or, before PyTorch 1.6, as a row of pickles; or of a .safetensors file. The state dict
-// is what the file holds, or its entry "state_dict" or "model", which training scripts write; "module." before all names, which
-// DataParallel puts there, is taken away. Tensors keep their types and are contiguous. Throws not_found, corrupt, or invalid_config for the
-// tar archives of PyTorch before 0.1.10 and for types that no weights have.
+// Reads a file that torch.save wrote, as a zip archive or, before PyTorch 1.6, as a series of pickles; or a .safetensors file. The state
+// dict is what the file holds, or its entry "state_dict" or "model", which training scripts write; the prefix "module." of all names, which
+// DataParallel adds, is removed. Tensors keep their types and are contiguous. Throws not_found, corrupt, or invalid_config for the tar
+// archives of PyTorch before 0.1.10 and for types that no weights have.
 std::map<std::string, at::Tensor> read_state_dict(const std::filesystem::path& file);
 
 }  // namespace tessera::checkpoint

@@ -19,9 +19,8 @@ namespace tessera::cli {
 profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                          const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget = {});
 
-// The same on all hosts of the cluster's first group at once, with the link between them: `launcher` is the shell command that
-// starts the words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. `budget` left out:
-// some minutes.
+// The same on all hosts of the cluster's first group at once, with the link between them. `launcher`: the shell command that starts the
+// words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without `budget`: some minutes.
 profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
                                const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher,
                                std::optional<Seconds> budget = {});

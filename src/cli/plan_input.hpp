@@ -30,7 +30,7 @@ struct PlanInput {
 // beside accelerators that compute in 16 bits, and accelerators compute in 32 bits when the train.yaml names no precision.
 PlanInput read_plan_input(const PlanSource& source, std::string* said = nullptr);
 
-// Of --set in the help of both commands.
+// The help of --set in both commands.
 inline constexpr const char* kSetHelp =
     "Override a key of the YAML, or with cluster.KEY=VALUE a what-if of the cluster: cluster.nodes=x2, cluster.memory=x0.5, "
     "cluster.link=tcp-10g, "

@@ -17,7 +17,7 @@ int kind_of(program::Op op);
 // [[name, lane, colour], ...]; lane 0 is computation, 1 messages, 2 collectives.
 nlohmann::ordered_json kinds_json();
 
-// Of the step: what is shorter cannot be told apart on a page.
+// As a share of the step: anything shorter cannot be told apart on a page.
 constexpr double kShortest = 1.0 / 2000;
 
 // A stretch of a rank's time, in seconds.

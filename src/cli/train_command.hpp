@@ -36,7 +36,7 @@ std::filesystem::path run_folder(const std::string& name);
 std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job);
 // For search::SearchOptions.
 std::vector<std::int64_t> drawn_lengths(const model::JobSpec& job, const data::Dataset& dataset);
-// The same where nothing is trained: none, with a note, where the job's texts are not here or make no batch.
+// The same when nothing is trained: empty, with a note, if the job's texts are not here or do not fill a batch.
 std::vector<std::int64_t> lengths_if_known(const model::JobSpec& job);
 
 }  // namespace tessera::cli

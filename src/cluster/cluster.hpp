@@ -36,7 +36,7 @@ struct Device {
   bool accelerates(model::Precision precision) const;
   // True when tessera-worker computes on the device where libtorch does; plans on other devices can be simulated, not trained.
   bool trainable() const;
-  // So many ranks on devices of this kind, in words: "4 workers on cpu:zen4", "8 × h100-sxm".
+  // `ranks` ranks on devices of this kind, in words: "4 workers on cpu:zen4", "8 × h100-sxm".
   std::string ranks_text(int ranks) const;
 };
 
@@ -114,7 +114,7 @@ ClusterSpec discover_host();
 // with what all of them have.
 ClusterSpec joined(const std::vector<ClusterSpec>& hosts);
 
-// Of all hosts, group after group: how fast each computes, as ResourceGroup::speeds has it.
+// The speed of each host (ResourceGroup::speeds), group after group.
 std::vector<double> speeds_of_hosts(const ClusterSpec& cluster);
 // The cluster with these; `speeds` has one for each host.
 ClusterSpec with_speeds(ClusterSpec cluster, const std::vector<double>& speeds);

@@ -114,8 +114,8 @@ class Group {
   Handle all_to_all(const void* input, void* output, std::size_t count, DataType type) const;
   Handle barrier() const;
 
-  // The same ranks, for operations on the memory of their devices. Empty where a member has no device or two have the same one: what lies
-  // on a device then goes through the host.
+  // The same ranks' group for operations on device memory. Empty if a member has no device or two members have the same one; tensors on a
+  // device then go through the host.
   DeviceGroup device() const;
 
  private:

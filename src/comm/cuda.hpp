@@ -15,7 +15,7 @@ class CudaDevice {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  // The same in every process of every host for one device, and for no other.
+  // Identifies the device: equal in every process of every host, and different for every other device.
   std::string identity() const;
 
   // Makes the device the one of the calling thread; the one before comes back at the end.

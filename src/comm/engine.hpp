@@ -23,7 +23,7 @@
 
 namespace tessera::comm {
 
-// As waiting ranks get it.
+// The error that waiting ranks get.
 Error to_error(const Failure& failure);
 Failure out_of_memory(int rank);
 

@@ -51,7 +51,7 @@ class [[nodiscard]] Transfer {
 
 class Network {
  public:
-  // As UcxWorker says.
+  // For the arguments and errors see UcxWorker.
   Network(const std::string& interface, bool shared_memory);
   ~Network();
 

@@ -8,7 +8,7 @@
 
 namespace tessera::comm {
 
-// Of the operations of one or several groups that a rank has begun.
+// The traffic of the operations that a rank has begun in one or several groups.
 struct Traffic {
   std::int64_t messages = 0;     // that it sent to other ranks
   std::int64_t collectives = 0;  // of more than one rank
@@ -23,8 +23,8 @@ Traffic& operator+=(Traffic& sum, const Traffic& other);
 // all-reduce; a small all-reduce doubles.
 Bytes bytes_on_network(std::string_view operation, int ranks, Bytes buffer);
 
-// The same of `hosts` with two or more ranks each, for an "all_reduce", "reduce_scatter" or "all_gather" that is large enough to run on two
-// levels: what goes from host to host. Rings between the hosts move (hosts - 1) times the buffer, however many ranks they have.
+// The bytes that go from host to host, for `hosts` hosts with two or more ranks each and an "all_reduce", "reduce_scatter" or "all_gather"
+// that is large enough to run on two levels. Rings between hosts move (hosts - 1) times the buffer, however many ranks they have.
 Bytes bytes_between_hosts(std::string_view operation, int hosts, Bytes buffer);
 
 // True where the ranks of a group on two levels (Options::two_levels) run such a collective on them.

@@ -24,7 +24,7 @@ class Reception {
     std::string address;  // of the agent, as seen from here
     std::string met_at;   // this host's address that it called
   };
-  // Those that have proved since the last call that they belong to the run. Who does not within ten seconds is left.
+  // The callers that have proved since the last call that they belong to the run. A caller that has not within ten seconds is dropped.
   std::vector<Caller> admit();
 
  private:

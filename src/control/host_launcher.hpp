@@ -40,9 +40,9 @@ struct FarJob {
   std::optional<std::filesystem::path> logs;  // the folder for what each rank writes (rank_output.hpp)
 };
 
-// As run_workers. Also throws invalid_config for hosts or slots that are too few for the ranks, not_found for a host without Tessera, the
-// folder or a needed file, and where there is no ssh; peer_lost, naming the host and what ssh said last, for one that cannot be reached or
-// whose connection is lost. Each launch has a new secret (base/secret.hpp).
+// Like run_workers. Also throws invalid_config when hosts or slots are too few for the ranks; not_found when a host lacks Tessera, the
+// folder or a needed file, or there is no ssh; peer_lost, with the host and ssh's last words, when a host cannot be reached or its
+// connection is lost. Each launch has a new secret (base/secret.hpp).
 void run_on_hosts(const Hosts& hosts, const FarJob& job, const LaunchOptions& options);
 
 // One host as it describes itself.

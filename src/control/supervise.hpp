@@ -27,7 +27,7 @@ class Crew {
   // SIGTERM asks all that have not ended to stop, SIGKILL ends them.
   virtual void signal_all(int signal) = 0;
   virtual bool all_ended() const = 0;
-  // Those that ended since the last call.
+  // The ends since the last call.
   virtual std::vector<End> collect() = 0;
   // What has news when it can be read, or written where there is something to write.
   virtual std::vector<pollfd> watched() { return {}; }

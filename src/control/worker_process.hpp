@@ -38,7 +38,7 @@ class WorkerProcesses {
   // To all that have not ended.
   void signal_all(int signal);
   bool all_ended() const;
-  // Those that ended since the last call; what they had written has then been read.
+  // The ranks that ended since the last call; everything that they wrote has been read by then.
   std::vector<RankEnd> collect();
 
   using Reader = std::function<void(int rank, Stream stream, std::string_view bytes)>;

@@ -52,10 +52,9 @@ constexpr double kWeight = 2;
 constexpr double kGradient = 4;
 constexpr double kState = 12;
 
-// Seconds of an optimizer step of so many parameters on the host's CPU (Strategy::offload_optimizer). Gradients go out and weights come
-// back over the device's link to the host (PCIe 4 x16); `gradient` and `weight` are their bytes a parameter. The step reads and writes 28
-// bytes a parameter in the share of the host's memory bandwidth that a core group has: the gradient, and the master weight and two moments
-// both ways.
+// Seconds of an optimizer step over `parameters` on the host's CPU (Strategy::offload_optimizer). The link to the host (PCIe 4 x16) carries
+// gradients out and weights back, `gradient` and `weight` bytes a parameter. The step reads and writes 28 bytes a parameter in a core
+// group's share of the host's memory bandwidth: the gradient, and the master weight and two moments both ways.
 inline double host_step(double parameters, double gradient, double weight) {
   constexpr double kLink = 20e9;
   constexpr double kMemory = 25e9;

@@ -21,14 +21,13 @@ std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& mod
 std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // The bytes that one rank (accelerator) or all workers of a host together (CPU) may use.
 Bytes memory_limit(const cluster::Device& device);
-// The rank closest to its memory limit; the first of equals. `memory`: peak bytes by rank, not empty.
+// The rank closest to its memory limit, the first of equals. `memory`: peak bytes by rank, not empty.
 struct FullestRank {
   int rank = 0;
   double share = 0;  // more than 1 where it does not fit
 };
 FullestRank fullest_rank(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
-// `memory`: peak bytes by rank. Throws resource_exhausted when some rank exceeds its limit; the error names the one that exceeds it most,
-// and by how much.
+// `memory`: peak bytes by rank. Throws resource_exhausted that names the rank which exceeds its limit most, and by how much.
 void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 
 // Model FLOPs utilization, 0..1 (Chowdhery et al. 2022, appendix B): the FLOPs that the model needs for a step, without recomputation, over

@@ -72,11 +72,11 @@ struct BlockLoad {
   double saved = 0;             // bytes of one micro-batch from its forward to its backward pass
   double saved_for_weight = 0;  // from the input half of its backward pass to the weight half
   double workspace = 0;         // bytes while it runs
-  // Seconds of one micro-batch's forward and backward pass. `spent` leaves out recomputation (`again`) and `parameter_exchange`.
+  // Seconds of one micro-batch's two passes. `spent` leaves out `again`, recomputation, and `parameter_exchange`.
   Spent spent;
   double again = 0, parameter_exchange = 0;
   double again_exchange = 0;  // exposed communication in `again`
-  // Where the simulator plays exchanges: those of each pass, in order, and the bytes that the block passes on.
+  // Where the simulator plays exchanges: those of each pass in order, and the bytes that the block passes on.
   std::vector<model::Exchange> forward_played;
   std::vector<model::Exchange> backward_played;  // with those that recomputation repeats
   double output = 0;
@@ -98,8 +98,7 @@ struct StageDevices {
     auto operator<=>(const Part&) const = default;
   };
   std::vector<Part> parts;
-  // With one part: the stage has so many devices on each node (or domain of the inside link) and shares the nodes with other stages. 0: it
-  // fills node after node.
+  // With one part: the stage has so many devices on each node (or inside domain) and shares nodes with other stages. 0: whole nodes.
   int per_node = 0;
   int first_domain = 0;  // with per_node: the stage's first domain
   // With one part: consecutive ranks are dealt to so many domains in turn, so that replicas, and not the tensor shards of a block, share a
@@ -163,8 +162,9 @@ class CostModel {
   // Samples of a micro-batch on one rank of a part.
   std::int64_t micro_batch(int devices, int part, const plan::Strategy& strategy, std::int64_t samples) const;
 
-  // True: no source says how much of these devices' exchanges computing hides, so the simulator plays them on the links that they share,
-  // and the closed form of plans (predict) has no price. False: the times of passes and steps include exposed communication.
+  // True: no source says how much of these devices' exchanges computing hides. The simulator then plays them on the links that they share,
+  // so that what is exposed comes out of the simulation, and the closed form of plans (predict) has no price. False: the times of passes
+  // and steps include exposed communication.
   bool plays_exchanges(int devices) const;
   // Seconds of an exchange ("all_reduce", "reduce_scatter", "all_gather", "send") alone on its links.
   double exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
@@ -188,7 +188,8 @@ class CostModel {
   // Exposed seconds of one micro-batch's messages in one direction, between stages of any widths and kinds; all ranks send or receive their
   // shares of `bytes` at once. Where the stack overlaps messages with other micro-batches, what is exposed is what computing loses beside
   // them or, if that is more, what remains after the forward pass of one layer at the device's peak, which every stage has to run
-  // meanwhile. Where the simulator plays exchanges, a rough figure: which nodes the two stages use is not known yet.
+  // meanwhile. Elsewhere all of it is exposed. Where the simulator plays exchanges, this is a rough figure, because the nodes of the two
+  // stages are not known yet.
   double message(double bytes, int from, int width_from, int to, int width_to);
   // message() of the activations plus that of their gradients.
   double messages(double bytes, int from, int width_from, int to, int width_to) {

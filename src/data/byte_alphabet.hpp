@@ -12,7 +12,7 @@ namespace tessera::data {
 // UTF-8 of the character of each byte.
 const std::array<std::string, 256>& byte_characters();
 std::string to_byte_characters(std::string_view bytes);
-// Nothing when a character of `token` is not in the table.
+// Unset when a character of `token` is not in the table.
 std::optional<std::string> from_byte_characters(std::string_view token);
 
 // "<0x0A>" and back: how vocabularies of characters name single bytes. Nothing for any other text.

@@ -47,9 +47,9 @@ class Dataset {
   virtual std::int64_t train_samples() const = 0;
   virtual std::int64_t validation_samples() const = 0;
   virtual std::int64_t targets_per_sample() const = 0;  // counted or not: a text's length, 1 of an image or a click
-  // Of all samples and their split, without reading them. Ranks of one job must have the same.
+  // Identifies all samples and their split, without reading them. The ranks of one job must agree on it.
   virtual std::uint64_t content_hash() const = 0;
-  // Of what the sources hold, however it is cut into samples; 0 for synthetic data.
+  // Identifies the content of the sources, however it is cut into samples; 0 for synthetic data.
   virtual std::uint64_t source_hash() const = 0;
 
   // The training samples of a step, in the batch's order, global_batch of them. Every epoch is a permutation that depends on (seed, epoch)
@@ -62,7 +62,7 @@ class Dataset {
   // The first so many fields of a training sample, 0 <= draw.sample < train_samples(), in the order of fields(). Throws corrupt for what is
   // damaged.
   virtual void fill(const Draw& draw, const std::vector<Row>& rows) const = 0;
-  // The same for 0 <= index < validation_samples(), whose samples are the same in all runs.
+  // The same for validation samples, 0 <= index < validation_samples(), which are the same in all runs.
   virtual void fill_validation(std::int64_t index, const std::vector<Row>& rows) const = 0;
   // The targets of a training sample that count; the loss of a step is the mean over those of its whole batch.
   virtual std::int64_t counted_targets(std::int64_t sample) const = 0;

@@ -21,7 +21,7 @@ class Masks {
   Masks(const model::DataSpec& spec, const Tokenizer* tokenizer, std::int64_t vocab);
 
   std::int32_t token() const { return token_; }
-  // Of the share and the mask token.
+  // Identifies the share and the mask token.
   std::uint64_t settings_hash() const;
   // How many of these unmasked tokens apply() chooses: the share of those that it may choose, rounded, and at least one of them. Linear.
   std::int64_t count(std::span<const std::int32_t> tokens) const;

@@ -39,14 +39,14 @@ class TextDataset final : public Dataset {
   std::vector<Draw> draws(std::int64_t step, std::int64_t global_batch) const override;
   std::vector<Field> fields() const override;
   void fill(const Draw& draw, const std::vector<Row>& rows) const override;
-  // Of several sources mixed as in training.
+  // Several sources are mixed as in training.
   void fill_validation(std::int64_t index, const std::vector<Row>& rows) const override;
   std::int64_t counted_targets(std::int64_t sample) const override;
 
   // Tokens of a sample without padding at its end, with DataSpec::lengths; otherwise of each as many as there are fields for.
   std::int64_t length(std::int64_t sample) const;
   std::int64_t validation_length(std::int64_t index) const;
-  // Of the samples of the first steps, batch after batch: of 256 or so, of one step at least. Throws as draws().
+  // The lengths of the samples of the first steps, batch after batch: about 256, and those of one step at least. Throws as draws().
   std::vector<std::int64_t> first_lengths(std::int64_t global_batch) const;
 
   std::int64_t token_count() const;     // of all sources

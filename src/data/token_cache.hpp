@@ -53,7 +53,7 @@ class TokenCache {
   std::int64_t vocab() const;
   std::int64_t document_count() const;
   const std::string& fingerprint() const;
-  // Of the tokens and where documents and prompts end.
+  // Identifies the tokens, and where documents and prompts end.
   std::uint64_t content_hash() const;
   const std::filesystem::path& path() const;
   // The tokens [document_begin(i), document_begin(i + 1)) are document i with its end-of-text token; i may be document_count().

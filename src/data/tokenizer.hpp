@@ -93,7 +93,7 @@ bool is_tokenizer(const std::filesystem::path& file);
 // Throws not_found, corrupt for damaged files, invalid_config for a component that is not supported, with its name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& file);
 
-// The same from memory; `name` stands for the file in messages.
+// The same from memory; messages name the file `name`.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string content, const std::string& name, const std::string& end_of_text = {});
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string content, const std::string& name);
 

@@ -22,13 +22,13 @@ inline constexpr std::int64_t kFp8Block = 128;
 // What a folder's weights hold beside what its model asks for.
 struct HuggingFaceWeights {
   bool fp8 = false;  // some matrices are in FP8 (E4M3), and each has scales of its blocks beside it
-  // So many layers, numbered from `layers` on, predict further tokens than the next (DeepSeek-V3's multi-token prediction), which nothing
-  // here computes.
+  // The layers numbered from `layers` on, `further_layers` of them, predict tokens beyond the next one (DeepSeek-V3's multi-token
+  // prediction). Nothing here computes them.
   std::int64_t layers = 0;
   std::int64_t further_layers = 0;
 };
 
-// Of a config.json that hugging_face_yaml takes for computing. Throws as it does.
+// `config_json` must be one that hugging_face_yaml accepts for computing. Throws as it does.
 HuggingFaceWeights hugging_face_weights(const std::filesystem::path& config_json);
 
 }  // namespace tessera::model

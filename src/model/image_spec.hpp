@@ -11,7 +11,7 @@ enum class CropKind {
   random_resized,  // a part of random area and aspect ratio, resized to the model's size (Szegedy et al. 2015)
 };
 
-// As torchvision's ColorJitter: a factor is uniform in [max(0, 1 - value), 1 + value]; the hue turns by at most `hue` of a full turn.
+// Like torchvision's ColorJitter: a factor is uniform in [max(0, 1 - value), 1 + value]; the hue turns by at most `hue` of a full turn.
 struct JitterSpec {
   double brightness = 0;
   double contrast = 0;
@@ -30,7 +30,7 @@ struct ImageSpec {
   double scale_most = 1;
   bool flip = false;  // left to right, every second time
   JitterSpec jitter;
-  // Of pixels from 0 to 1: (pixel - mean) / std. None: 0 and 1. One: of all channels. Otherwise one for each channel of the model.
+  // (pixel - mean) / std of pixels from 0 to 1. Empty: 0 and 1. One value: of all channels. Otherwise one for each channel of the model.
   std::vector<double> mean;
   std::vector<double> std;
   double mixup = 0;  // alpha of Zhang et al. 2018; 0: samples are not mixed

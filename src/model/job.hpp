@@ -40,7 +40,7 @@ struct RecordSpec {
   OnError on_error = OnError::stop;  // at a record, or an image, that cannot be read
 
   bool has_prompts() const { return !answer.empty(); }
-  // Of plain text there are no records.
+  // Whether the data must come in records, which plain text has not.
   bool of_records() const { return has_prompts() || !label.empty(); }
 };
 

@@ -26,7 +26,7 @@ namespace tessera::model {
 
 // All fields. `saved` and the workspaces are those of autograd.
 BlockCost layer_cost(const BlockSpec& block, const BlockShard& shard);
-// Of its halves, each with a norm: attention, and a feed-forward network without experts.
+// The costs of a layer's halves, each with its norm: attention, and a feed-forward network without experts.
 BlockCost attention_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost feed_forward_cost(const BlockSpec& block, const BlockShard& shard);
 

@@ -8,7 +8,7 @@
 
 namespace tessera::model {
 
-// Of a training of `steps` steps: shares of them become steps here. `kind`: where none is said. Throws invalid_config.
+// Reads the schedule of a training of `steps` steps; shares of the training become steps. `kind`: the default. Throws invalid_config.
 LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps, LrScheduleKind kind);
 
 }  // namespace tessera::model

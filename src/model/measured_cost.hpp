@@ -5,8 +5,8 @@
 
 namespace tessera::model {
 
-// Of a block with BlockSpec::measured, which stands whole on its rank: as many times as there are samples. Products are said as one
-// elementwise operator each way, since nothing is known of their shapes.
+// The cost of a block with BlockSpec::measured, which is whole on its rank: that of one sample times the number of samples. Its products
+// count as one elementwise operator each way, because their shapes are unknown.
 BlockCost measured_cost(const BlockSpec& block, const BlockShard& shard);
 
 }  // namespace tessera::model

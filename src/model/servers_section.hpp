@@ -5,7 +5,7 @@
 
 namespace tessera::model {
 
-// Of a training of `steps` steps. Throws invalid_config for all that is wrong in it.
+// Reads the section for a training of `steps` steps. Throws invalid_config for anything wrong in it.
 ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps);
 // Its `lifecycle:`.
 LifecycleSpec read_lifecycle(const ConfigNode& node);

@@ -12,8 +12,8 @@ namespace tessera::model {
 struct BlockFlow {
   std::vector<TensorSpec> before;  // between the block before it and this one, in the order in which they were made; none before the first
   std::vector<int> reads;          // indices into `before`, by BlockSpec::inputs
-  // Of each tensor between this block and the next one: the index into BlockSpec::outputs of what this block makes, or -1 - the index into
-  // `before` of what passes it.
+  // For each tensor between this block and the next one: the index into BlockSpec::outputs if this block makes it, or -1 - the index into
+  // `before` if it passes by.
   std::vector<int> after;
 
   bool passes(std::size_t tensor) const { return after[tensor] < 0; }

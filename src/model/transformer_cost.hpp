@@ -8,9 +8,9 @@
 namespace tessera::model {
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
-// Of a layer without experts.
+// The cost of a layer without experts.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
-// Of the halves of a layer whose norms stand behind its sums.
+// The costs of the halves of a layer whose norms come after its sums.
 BlockCost attention_sublayer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost feed_forward_sublayer_cost(const BlockSpec& block, const BlockShard& shard);
 // Experts behind attention.

@@ -22,8 +22,8 @@ inline constexpr const char* kResidualBranch = "residual_branch";
 inline constexpr const char* kResidualSum = "residual_sum";
 // Whether the block is of one of these kinds.
 bool is_residual(const BlockSpec& block);
-// Of any of these: two 3x3 convolutions, or 1x1, 3x3, 1x1 (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride, size,
-// bottleneck, shortcut (1: a convolution fits the input to the output).
+// The cost of two 3x3 convolutions, or 1x1, 3x3 and 1x1 ones (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride,
+// size, bottleneck, shortcut (1: a convolution fits the input to the output).
 BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard);
 
 // The side of what a window leaves of a side.

@@ -23,7 +23,7 @@ class Work {
   void inputs_are_data() { data_ = true; }
   // [m, k] times [k, n], neither a weight.
   void product(std::string_view name, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k);
-  // Of pairs of queries and keys: those that the kernel computes, and those that BlockCost::forward and backward count.
+  // Shares of all pairs of queries and keys: those that the kernel computes, and those that BlockCost::forward and backward count.
   struct PairShares {
     double computed = 1;
     double counted = 1;

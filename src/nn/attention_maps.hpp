@@ -41,8 +41,8 @@ class AttentionMaps {
 // By the block's dimensions. The plain ones: one map each for queries, keys and values, with biases, norms of heads, and rotary positions
 // or none.
 std::unique_ptr<AttentionMaps> make_attention_maps(const model::BlockSpec& spec, const BlockPlacement& placement);
-// Those of multi-head latent attention (DeepSeek-V2, 2024, section 2.1), with "kv_lora": keys and values, and with "q_lora" queries, come
-// from normalized vectors of low rank; a part of each query, and one key for all heads, is rotated. Autograd makes the gradients.
+// Multi-head latent attention (DeepSeek-V2, 2024, section 2.1): with "kv_lora", keys and values, and with "q_lora" queries, come from
+// normalized vectors of low rank; a part of each query, and one key for all heads, is rotated. Autograd makes the gradients.
 std::unique_ptr<AttentionMaps> make_latent_maps(const model::BlockSpec& spec, const BlockPlacement& placement);
 
 }  // namespace tessera::nn

@@ -86,11 +86,11 @@ struct Pass {
   double sample_scale = 1.0;
   // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
   comm::Group tensor_group;
-  // Those among which the experts are spread; empty when the degree is 1. All of them make the same passes in the same order, each with
+  // The ranks among which the experts are spread; empty when the degree is 1. All of them make the same passes in the same order, each with
   // samples of its own.
   comm::Group expert_group;
-  // Those that hold the other parts of each sequence (nn/sequence.hpp); empty when the degree is 1. All of them make the same passes in the
-  // same order. Blocks take and pass on [batch, seq / peers, ...].
+  // The ranks that hold the parts of each sequence (nn/sequence.hpp); empty when the degree is 1. All of them make the same passes in the
+  // same order. Blocks take and return [batch, seq / peers, ...].
   comm::Group context_group;
   model::ContextKind context = model::ContextKind::ring;
   // Data-parallel replicas, for blocks whose passes exchange over them (model::exchanges_over_replicas); empty where none do. All of them

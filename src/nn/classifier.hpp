@@ -17,7 +17,7 @@ Tensors pooled_classifier(const model::BlockSpec& block, const Tensors& inputs, 
 // outputs and the second's inputs.
 std::unique_ptr<Block> make_map_classifier(const model::BlockSpec& spec, const BlockPlacement& placement);
 
-// Of logits [samples, classes]: what a block returns that ends a model.
+// The outputs of a model's last block, from logits [samples, classes].
 Tensors classification_loss(const at::Tensor& logits, const Pass& pass);
 
 }  // namespace tessera::nn

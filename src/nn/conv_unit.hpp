@@ -24,7 +24,7 @@ class ConvUnit {
 
   at::Tensor forward(const at::Tensor& maps, std::span<at::Tensor> kept, const Pass& pass) const;
   at::Tensor backward_input(const at::Tensor& grad, std::span<at::Tensor> kept, const Pass& pass) const;
-  // The same where the maps are data, which have no gradient.
+  // The same for maps that are data and need no gradient.
   void end_at_data(const at::Tensor& grad, std::span<at::Tensor> kept, const Pass& pass) const;
   void backward_weight(std::span<at::Tensor> kept, const Pass& pass) const;
 

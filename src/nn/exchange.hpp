@@ -46,7 +46,7 @@ class Exchange {
 
 comm::DataType data_type_of(const at::Tensor& tensor);
 
-// As comm::Group's operations of these names; counts are the tensors'.
+// Like comm::Group's operations of these names, on tensors.
 Exchange send(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag);
 Exchange receive(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag);
 // In place.

@@ -16,9 +16,9 @@ class FeedForward {
   // How many tensors it keeps of a micro-batch; `kept` has as many places in what follows, undefined at first.
   virtual std::size_t kept_count() const = 0;
 
-  // Of the normalized input, own rows, its output in own rows.
+  // The output, this rank's rows, for the normalized input, this rank's rows.
   virtual at::Tensor forward(at::Tensor normed, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) = 0;
-  // Of the gradient of the output, own rows, that of the normalized input.
+  // The gradient of the normalized input, from that of the output; this rank's rows of both.
   virtual at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) = 0;
   // The weight half in two steps: of the maps that its output comes from, and then of those that read the normalized input, all rows of
   // which may be on their way.

@@ -24,7 +24,7 @@ class HeadInput {
   void bind(ParameterRow& parameters);
 
   at::Tensor forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const;
-  // Of the gradient of the output, which it may overwrite: that of x.
+  // The gradient of x, from that of the output, which it may overwrite.
   at::Tensor backward_input(at::Tensor grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const;
   void backward_weight(std::span<at::Tensor> kept, const Pass& pass) const;
 

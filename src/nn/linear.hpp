@@ -40,7 +40,7 @@ class StackedLinear {
   std::int64_t out_width_ = 0;
 };
 
-// As the block's dimensions say.
+// How the block's dimensions say that its maps are stored.
 StackedLinear::Stored stored_maps(const model::BlockSpec& spec);
 
 }  // namespace tessera::nn

@@ -15,8 +15,8 @@ class RouteCounts {
   RouteCounts(const std::vector<int>& blocks, std::int64_t experts, std::int64_t holders, std::int64_t vocabulary);
 
   void clear();
-  // Of a pass of a block: `tokens` i64 [batch, seq]; the rows [batch * seq] of the copies that are kept, in the order of their experts, and
-  // how many there are of each expert.
+  // Adds a pass of a block: `tokens` i64 [batch, seq]; the rows [batch * seq] of the copies that are kept, in the order of their experts;
+  // and how many copies each expert has.
   void add(int block, const at::Tensor& tokens, const at::Tensor& row_of, const at::Tensor& counts);
 
   const std::vector<std::int64_t>& of_experts() const { return of_experts_; }  // [blocks, experts]

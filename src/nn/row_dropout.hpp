@@ -17,7 +17,7 @@ class RowDropout {
   bool drops(const Pass& pass) const { return probability_ > 0 && pass.drops; }
   // x: this rank's rows [own, width]. Nothing where the pass does not drop.
   void apply(at::Tensor& x, const Rows& rows, const Pass& pass) const;
-  // The same of a gradient: a tensor of its own, or `grad` where the pass does not drop.
+  // The same for a gradient. Returns a new tensor, or `grad` if the pass does not drop.
   at::Tensor applied(const at::Tensor& grad, const Rows& rows, const Pass& pass) const;
 
  private:

@@ -7,9 +7,9 @@
 
 namespace tessera::nn {
 
-// Of an encoder, hidden -> hidden, or of a decoder, which also reads `encoded`: attention to its own side, in a decoder attention to what
-// is encoded, and a feed-forward network of RELU or, with "gated", of GELU in a gate; each behind an RMSNorm. Maps have no biases, scores
-// are not divided, and of one's own side have a bias by the distance of key and query.
+// A layer of an encoder, hidden -> hidden, or of a decoder, which also reads `encoded`: attention to its own side, in a decoder attention
+// to `encoded`, and a feed-forward network of RELU or, with "gated", of gated GELU; each after an RMSNorm. Maps have no biases. Scores are
+// not scaled; those of the own side have a bias by the distance of key and query.
 Tensors t5_layer(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass);
 // The end of a stack: an RMSNorm.
 Tensors final_norm(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass);

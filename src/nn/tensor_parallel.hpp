@@ -26,7 +26,7 @@ at::Tensor all_gather_columns(const at::Tensor& tensor, const Pass& pass);
 
 // Rows of the batch, and of them those of this rank, which are fewer where the pass is sequence-parallel.
 struct Rows {
-  // Of activations [batch, seq of this rank, ...].
+  // The rows of activations [batch, seq of this rank, ...].
   Rows(const at::Tensor& activations, const Pass& pass);
   std::int64_t batch, seq;
   std::int64_t parts;  // into which sequence parallelism cuts them
@@ -44,8 +44,8 @@ struct Rows {
 at::Tensor all_rows(const at::Tensor& own, const Pass& pass);
 // What leaves a map whose inputs are divided, a part of the sum on each rank -> the sum in this rank's rows. It may be `partial` itself.
 at::Tensor own_sum(at::Tensor partial, const Pass& pass);
-// The same of a product of `x` [rows, any] that has `width` columns: product(some rows of x, out) fills these rows of it. A sum in whole
-// tensors is made in model::summed_pieces, each beside the product of the next piece.
+// The same for a product of `x` [rows, any] with `width` columns: product(some rows of x, out) fills those rows. A sum over whole tensors
+// is made in model::summed_pieces, each beside the product of the next piece.
 at::Tensor own_sum_of(at::Tensor x, std::int64_t width, const Pass& pass,
                       const std::function<void(const at::Tensor& rows, at::Tensor& out)>& product);
 

@@ -16,7 +16,7 @@ std::unique_ptr<Block> make_embedding(const model::BlockSpec& spec, const BlockP
 // hidden -> hidden: attention and a feed-forward network, each behind a norm and added to its input. Heads and FFN columns are cut. By its
 // dimensions with biases of queries, keys and values, norms of their heads, a window, rotary positions, scaled or not, or none.
 std::unique_ptr<Block> make_transformer_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
-// The same with the norms behind the sums, and GELU (BERT's).
+// The same with norms after the sums, and GELU (BERT's).
 std::unique_ptr<Block> make_post_norm_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // Its halves, each with the norm behind its sum.
 std::unique_ptr<Block> make_attention_sublayer(const model::BlockSpec& spec, const BlockPlacement& placement);

@@ -39,9 +39,8 @@ bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, 
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
-// The first fault of one block, or of any block of the model; unset if `degree` cuts it. For all blocks except those that hold a
-// vocabulary, the degree must also divide the model's heads (1 if there is no attention to cut); blocks without attention whose parameters
-// it cuts are exempt from that.
+// The first fault of one block, or of any; unset if `degree` cuts it. It must also divide the model's heads (1 without attention), except
+// in blocks with a vocabulary and in blocks without attention whose parameters it cuts.
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
                                         Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);

@@ -1,5 +1,6 @@
-// Deals the samples of a step, which differ in length, to the ranks: long ones are cut among many ranks, short ones follow each other on
-// few. FlexSP (Wang et al. 2024, arXiv 2412.01523) solves a linear program for this; here it is a list schedule with local search.
+// Deals the samples of a step, which differ in length, to the ranks: long samples are cut among many ranks, short ones follow each other on
+// few. FlexSP (Wang et al. 2024, arXiv 2412.01523) solves a linear program for this; here it is a list schedule with local search, which
+// takes milliseconds.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct Calibration {
   std::string accelerator;             // family of devices: "a100", "h100", "b200"
   std::string stack;                   // "megatron-2022"
   std::vector<std::string> fitted_on;  // "SOURCE: rows 1, 4, 7", in words
-  // Of the steps that it was fitted and compared with; none: it does not say. Shared, as prices copy calibrations.
+  // The extent of the steps that it was fitted and compared with; nullptr: unknown. Shared, because prices copy calibrations.
   std::shared_ptr<const Extent> measured;
 
   // What the stack is known to do; not fitted.

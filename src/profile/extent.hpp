@@ -33,7 +33,7 @@ bool is_combined(const std::string& quantity);
 // Throws internal for other names.
 const Quantity& quantity(const std::string& name);
 
-// Of one plan each range is one value, or those of its blocks; of several, what is around them.
+// The extent of one plan or of several. For one plan each range is one value, or the values of its blocks; for several, it spans them all.
 struct Extent {
   std::map<std::string, Range> ranges;  // by the name of a quantity
   std::set<std::string> with;           // what there is or is not: "bf16", "moe_layer", "recompute full"
@@ -55,7 +55,7 @@ struct Extent {
 
 // The map below `measured:` of a calibration. Throws invalid_config for quantities that do not exist and ranges that are none.
 Extent read_extent(const ConfigNode& node);
-// As lines, each of them indented by two blanks.
+// Lines of YAML, each indented by two blanks.
 std::string to_yaml(const Extent& extent);
 
 }  // namespace tessera::profile

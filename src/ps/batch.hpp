@@ -36,7 +36,7 @@ class Batch {
 
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Repeat>& repeats() const { return repeats_; }
-  // Of the keys [begin, end) of a part, the sum of the rows that each has in `rows`, which has one for each key of the batch.
+  // For each key in [begin, end) of a part: the sum of its rows in `rows`, which has a row for every key of the batch.
   void add_up(const Part& part, std::size_t begin, std::size_t end, std::span<const float> rows, std::span<float> sums) const;
 
  private:

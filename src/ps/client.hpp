@@ -109,14 +109,14 @@ class Client {
   // added up.
   PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients,
                   std::span<const Impressions> impressions = {});
-  // Of the pushes that follow, of all workers.
+  // Sets the learning rate of the pushes that follow, from all workers.
   void set_learning_rate(TableId table, float learning_rate);
 
   // Ends a period of a table with a lifecycle, and has the servers erase the rows that are to go then, a part at a time, between which
   // they answer others. Returns how many went. Of a synchronous table, what was pushed in a step that is not over was not seen yet.
   std::uint64_t end_period(TableId table);
 
-  // Of a worker: its pushes of this step have been made.
+  // For a worker: ends its step, after all its pushes of the step.
   void end_step();
   // Waits until all workers have ended as many steps as this one.
   void wait_for_workers();
@@ -133,10 +133,10 @@ class Client {
   // load_table (ps/table_file.hpp); then tables may be empty.
   void load(const std::filesystem::path& folder);
 
-  // Of a table whose rows go to other servers (ps/move.hpp), which are another client's. `after`: which share of the keys each of these
-  // servers will have then. Begins to take the rows that they will not have any more, all of them, or those that have changed since the
-  // last of these calls, whose rows have all been taken. Throws not_found where a save or another process of a server has come between:
-  // then all have to be taken again.
+  // For a table whose rows move to other servers (ps/move.hpp), which another client asks. `after`: the share of the keys that each of
+  // these servers will have then. Begins to take the rows that they will not have any more: all of them, or those that have changed since
+  // the last of these calls, whose rows have all been taken. Throws not_found if a save, or another process of a server, has come between;
+  // then all rows have to be taken again.
   TableCounts begin_move(TableId table, std::span<const Share> after, SnapshotRows rows);
   // Some more of them; nothing once there are no more. Each as it is when it is its turn.
   std::optional<MovedRows> moved_rows(TableId table);
@@ -151,10 +151,10 @@ class Client {
   // Once they are there, between two steps of all workers: from now on this is a client of those servers, with the same tables, and the
   // worker that it was in a run of this number.
   void go_on_at(std::vector<std::string> places, const std::string& secret, std::uint64_t run);
-  // As they were opened.
+  // The tables as they were opened.
   std::vector<TableSpec> opened() const;
 
-  // Of each server, in the servers' order: its tables, whoever opened them.
+  // For each server, in the servers' order: its tables, whoever opened them.
   std::vector<ServerStatus> status();
   // Connections that were lost and made anew.
   std::int64_t reconnections() const;

@@ -39,7 +39,7 @@ class ColdSearch {
   // Moves on to the next place; false after the last one.
   bool go_on(Search& search) const;
   const Piece& piece_of(const Search& search) const { return *partitions_[search.partition][search.piece]; }
-  // Of its block, in the file.
+  // The place of its block in the file.
   std::uint64_t place_of(Search& search) const;
   // The key's record; null where there is none, and where it goes on with its search, or it has been erased.
   const std::byte* look(const Search& search, std::uint64_t key, std::span<const std::byte> block);

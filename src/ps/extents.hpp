@@ -47,7 +47,7 @@ class Extents {
     gaps_.erase(gap);
   }
 
-  // Nothing at or behind it is taken.
+  // The end of all that is taken.
   std::uint64_t end() const { return end_; }
 
  private:

@@ -42,7 +42,7 @@ class GeoTable {
   void pull(std::span<const Key> keys, std::span<float> values);
   // Steps the copy's rows. `gradients`: [keys, dimension]; those of a key that repeats are added up first.
   PushResult push(std::span<const Key> keys, std::span<const float> gradients);
-  // Of the pushes that follow, of this worker.
+  // Sets the learning rate of this worker's pushes that follow.
   void set_learning_rate(float learning_rate);
 
   // Sends the round's differences, and begins another round. All workers exchange equally often.

@@ -73,7 +73,7 @@ class KeyIndex {
 
   std::size_t size() const { return size_; }
   std::size_t bytes() const { return pages_.bytes() + directory_.capacity() * sizeof(Segment*); }
-  // Of the keys whose hash lies in the range, in no particular order.
+  // Visits the keys whose hash lies in the range, in no particular order.
   void for_each(HashRange range, const std::function<void(Key, std::uint32_t)>& visit) const;
   // Erases those of the range for which `leaves` is true, which is asked in the order of for_each. Many erasures one by one lengthen later
   // searches and leave memory taken; after this, searches are short, and segments that are nearly empty have been joined.

@@ -22,8 +22,8 @@ struct Latencies {
 
   void add(Seconds took);
   std::uint64_t count() const;
-  // So many of all took no longer, 0 <= share <= 1: lengths within a class taken as spread evenly. What is in the last class counts as its
-  // lower end. None where nothing was counted.
+  // The latency that a share 0..1 of all requests did not exceed; lengths within a class count as evenly spread, and the last class as its
+  // lower end. Unset if nothing was counted.
   std::optional<Seconds> quantile(double share) const;
 
   Latencies& operator+=(const Latencies& other);
@@ -32,7 +32,7 @@ struct Latencies {
 // What has come between two looks at one server; all of `after` where the server has begun anew in between.
 Latencies since(const Latencies& before, const Latencies& after);
 
-// Of one server's part of a table: from a request's first try to its answer, waiting for other workers included.
+// Latencies of one server's part of a table: from a request's first try to its answer, including the wait for other workers.
 struct AnswerLatencies {
   Latencies pulls, pushes;
 };

@@ -70,7 +70,7 @@ struct Lifecycle {
   int forget_after = 7;
   Eviction eviction = {};
   std::vector<GrowthStep> growth = {};  // empty: rows have all values from the start
-  // So many upper bits of a key say its slot, 0 to 16. 16 are those of a model's tables (data/clicks/keys.hpp).
+  // The number of a key's upper bits that say its slot, 0 to 16. A model's tables use 16 (data/clicks/keys.hpp).
   int slot_bits = 16;
   std::vector<SlotLifecycle> slots = {};  // each slot at most once
 };

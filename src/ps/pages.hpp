@@ -19,7 +19,7 @@ class Pages {
   std::byte* take();
   // The system has its memory back at once, and take() may give it again.
   void give_back(std::byte* piece);
-  // Of all pieces that are taken, and of the block that is made ready.
+  // The bytes of all pieces that are taken, and of the block that is being prepared.
   std::size_t bytes() const { return bytes_ + (ahead_.valid() ? block_ : 0); }
 
  private:

@@ -24,7 +24,7 @@ using Key = std::uint64_t;
 // How a row's values are stored. `int8`: a scale for each row, its largest value / 127. Rounding to bf16 and int8 is random, up or
 // down with the probabilities that keep the mean, so that small updates are not lost; the same pushes give the same bits.
 enum class RowType { fp32, bf16, int8 };
-// Of a row of so many values, a multiple of 4.
+// The bytes of a row of so many values, a multiple of 4.
 std::size_t row_bytes(RowType type, int dimension);
 
 // What a push does to a row w with the gradient g.
@@ -150,7 +150,7 @@ class Table {
   PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets = {},
                   std::span<const Impressions> impressions = {});
 
-  // Of the pushes that follow.
+  // Sets the learning rate of the pushes that follow.
   void set_learning_rate(float learning_rate);
 
   // The number of rows that were there.
@@ -164,7 +164,7 @@ class Table {
   std::uint64_t push_count() const;
   void set_push_count(std::uint64_t count);
 
-  // Of a table with a lifecycle. The periods that have ended so far; a row that is pushed to now was seen in the period with this number.
+  // For a table with a lifecycle: the number of periods that have ended, which a row that is pushed to keeps as its last.
   std::uint32_t period() const;
   // What decays with periods does so by being read: this takes no time.
   void end_period();
@@ -172,7 +172,7 @@ class Table {
   // they were. Takes the time to look at that part, and of rows that go from the disk a read and a write each.
   std::uint64_t evict(std::uint32_t part, std::uint32_t parts);
   LifecycleCounts lifecycle_counts() const;
-  // Of a row as it is stored.
+  // The statistics of a row as it is stored.
   Statistics statistics(std::span<const std::byte> stored) const;
   // The keys that wait to be admitted, as bytes (WaitingKeys), and what another table of this kind knows of such keys, from the byte
   // `offset` of it on, a multiple of 64.
@@ -199,7 +199,7 @@ class Table {
   bool continue_snapshot(std::size_t rows);
   // Gives up the snapshot that is being made, or what came of the last one: the next one has all rows.
   void abandon_snapshot();
-  // Of the last snapshot, once it is complete and until the next one begins: what changes are since. Empty: nobody has named it.
+  // The last snapshot's name, once it is complete and until the next one begins; changes count from it. Empty: it was not named.
   const std::string& snapshot_name() const;
   void name_snapshot(std::string name);
 

@@ -31,7 +31,7 @@ class Surroundings {
   virtual Process partner_process() const = 0;
   // Throws as comm::RequestClient does.
   virtual std::unique_ptr<comm::Requester> connect_to_partner(const comm::RequestClient::Options& options) const = 0;
-  // As comm::RequestServer's.
+  // See comm::RequestServer.
   virtual void stand_by(bool standby) = 0;
   virtual bool is_connected(comm::RequestServer::ClientId client) const = 0;
   // Sleeps until the partner is looked at again. False: the server is to stop.
@@ -48,7 +48,7 @@ class Replica {
 
   // To be called once, before all else: reads the log. Throws as WriteAheadLog::restore() does.
   void restore();
-  // As comm::RequestServer::Answer. Throws Superseded.
+  // See comm::RequestServer::Answer. Throws Superseded.
   std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   // What one of a pair does beside answering, from time to time. Throws Superseded.
   void look_at_partner();
@@ -66,7 +66,7 @@ class Replica {
   // Whether everything that it acknowledges is at its partner, too.
   bool has_backup() const { return backup_ != nullptr; }
   const Shards& shards() const { return shards_; }
-  // As Shards::took.
+  // See Shards::took.
   void took(std::span<const std::byte> request, Seconds seconds) { shards_.took(request, seconds); }
 
  private:

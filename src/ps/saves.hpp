@@ -31,7 +31,7 @@ struct SavedFolder {
   std::int64_t saves = 0;  // how many there were, so that no file is written over
   std::vector<SavedTable> tables;
 };
-// Nothing was saved where there is no tables.json. Throws corrupt, io.
+// Without a tables.json nothing was saved. Throws corrupt, io.
 SavedFolder read_saved_folder(const std::filesystem::path& folder);
 // Then removes what it no longer counts.
 void write_saved_folder(const std::filesystem::path& folder, const SavedFolder& saved);
@@ -57,8 +57,8 @@ class Saves {
   bool going_on() const { return at_ < saves_.size() && !failed_; }
   // Writes a little. False: there is nothing to write.
   bool go_on();
-  // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with, and io
-  // where none was begun.
+  // For the save that has begun: each table's chain with the new file; unset while it goes on. Throws the error that it failed with, and io
+  // if none was begun.
   std::optional<std::vector<SavedTable>> written();
   // The same, and nothing of one that has failed.
   std::optional<std::vector<SavedTable>> tables_of_whole() { return failed_ ? std::nullopt : written(); }

@@ -35,7 +35,7 @@ struct ServerOptions {
 // Used by one thread at a time. A host with several cores runs several, each at a place of its own: keys are spread over all of them alike.
 class Server {
  public:
-  // As comm::RequestServer. Throws invalid_config where another server writes to the log.
+  // For the arguments see comm::RequestServer. Throws invalid_config if another server writes to the log.
   Server(const std::string& place, const std::string& secret, const ServerOptions& options = {});
   ~Server();
   // Reads the log, while clients wait, and answers them until it is asked to stop. Throws peer_lost when its partner leads instead, and

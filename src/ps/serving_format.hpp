@@ -36,7 +36,7 @@ struct ServingEnd {
 };
 static_assert(sizeof(ServingEnd) == 80);
 
-// Of a MiB after the other, each with the one before as its seed.
+// The checksum of one MiB after the other, each seeded with the one before.
 inline std::uint64_t serving_checksum(std::span<const std::byte> bytes, std::uint64_t before = 0) {
   for (; bytes.size() > kServingChunk; bytes = bytes.subspan(kServingChunk)) before = hash64(bytes.first(kServingChunk), before);
   return bytes.empty() ? before : hash64(bytes, before);

@@ -12,8 +12,8 @@ namespace tessera::ps {
 // One thread answers. Several servers may share a table: clients name all of them, and each answers for a part of the keys.
 class ServingServer {
  public:
-  // As comm::RequestServer. A client opens the table by its name and dimension, whatever else its TableSpec says, and pulls with
-  // Absent::zeros; what else it asks for is refused with invalid_config, but for the status. `table` outlives the server.
+  // For the arguments see comm::RequestServer. A client opens the table by its name and dimension, whatever else its TableSpec says, and
+  // pulls with Absent::zeros. Every other request except the status is refused with invalid_config. `table` must outlive the server.
   ServingServer(const std::string& place, const std::string& secret, const ServingTable& table);
   ~ServingServer();
   // Answers until it is asked to stop.

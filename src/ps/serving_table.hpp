@@ -19,7 +19,7 @@
 
 namespace tessera::ps {
 
-// Of a serving directory (`tessera export RUN --to serving FOLDER`).
+// The file of rows in a serving directory (`tessera export RUN --to serving FOLDER`).
 inline constexpr const char* kServingTableFile = "rows.table";
 
 // Immutable; safe to use from several threads.

@@ -24,7 +24,8 @@ class Shards {
  public:
   // `storage`: of each table.
   explicit Shards(const std::optional<TableStorage>& storage = {});
-  // As comm::RequestServer::Answer. Nothing: the request waits for workers. It throws deadline_exceeded when its client waits no longer.
+  // See comm::RequestServer::Answer. Unset: the request waits for workers. Throws deadline_exceeded when its client does not wait any
+  // longer.
   std::optional<std::size_t> answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited = {});
   // How long the answer to `request`, which these have given, took with whoever carries it: for the status of its table.
   void took(std::span<const std::byte> request, Seconds seconds);

@@ -16,7 +16,7 @@ class StepSums {
   // How many were taken: those with a NaN or an infinity are not. `impressions`: one a key, of a table with a lifecycle; else empty.
   PushResult add(std::int64_t step, int worker, std::span<const Key> keys, std::span<const float> gradients,
                  std::span<const Impressions> impressions);
-  // Of a worker that begins this step and those behind it anew.
+  // Forgets what a worker has pushed for this step and later ones, which it begins anew.
   void forget(std::int64_t step, int worker);
   // Pushes to the table, for each key once, what the workers have added in this step: in the workers' order, so that sums are the same
   // whoever came first.

@@ -26,8 +26,8 @@ std::optional<double> hit_share(const TableMemory& memory);
 
 TableSummary summarize(std::span<const ServerStatus> servers, std::string_view table);
 
-// The same servers, where what counts from their beginning counts from `before`: keys, gradients refused, hits, misses and latencies. A
-// table that was not there, or a server that has begun anew, began with nothing.
+// `after` with all counters (keys, refused gradients, hits, misses, latencies) relative to `before`. A table that was not there before, or
+// a server that has begun anew, started from zero.
 std::vector<ServerStatus> since(std::span<const ServerStatus> before, std::span<const ServerStatus> after);
 
 }  // namespace tessera::ps

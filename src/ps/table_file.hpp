@@ -41,7 +41,7 @@ class TableSave {
   // Writes about so many rows; false once the file is complete, on the disk and under its name. Throws Error(io) when the disk refuses, and
   // then the save has failed.
   bool save_some(std::size_t rows = 1 << 14);
-  // Of a complete file.
+  // The description of the complete file.
   const TableFile& file() const;
 
  private:
@@ -57,9 +57,9 @@ TableFile table_file_head(const std::filesystem::path& path);
 // nothing.
 TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take);
 
-// Of a base and the deltas that follow it, in order. Reads and checks them all, and returns the last one. `differs`: what keeps the rows of
-// a file's table from being used, in words; empty: nothing. Throws as check_table_file does, and invalid_config with those words, or where
-// a file does not follow the one before it.
+// Reads and checks a base and the deltas that follow it, in order, and returns the last one. `differs`: says in words what keeps the rows
+// of a file's table from being used; empty: nothing. Throws as check_table_file does; invalid_config with those words, or if a file does
+// not follow the one before it.
 using Difference = std::function<std::string(const TableSpec&)>;
 TableFile check_chain(std::span<const std::filesystem::path> files, const Difference& differs);
 // Calls with what such files say, in their order: keys whose rows have gone, or keys and their rows as they are stored. `take_waiting`:

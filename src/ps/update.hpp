@@ -10,9 +10,9 @@ namespace tessera::ps {
 
 // Floats of state beside each row.
 std::size_t state_floats(const OptimizerSpec& optimizer, int dimension);
-// Of a row that nothing was pushed to.
+// Sets the state of a row that nothing was pushed to.
 void start_state(const OptimizerSpec& optimizer, std::span<float> state);
-// Of a row that nothing was pushed to, and that has values which are to stay: FTRL works a row out from its state.
+// Sets the state of a row that nothing was pushed to and whose values are to stay: FTRL computes a row from its state.
 void start_state_of(const OptimizerSpec& optimizer, float learning_rate, std::span<const float> values, std::span<float> state);
 
 // The state of a row with `from_dimension` values as that of the same row with `to_dimension`: of values that it had not, as start_state.

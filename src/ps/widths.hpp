@@ -30,7 +30,7 @@ class Widths {
 
   // `dimensions`: in ascending order.
   void begin(const TableSpec& spec, const std::vector<int>& dimensions);
-  // Of a table that does not use it.
+  // Whether the table does not use it.
   bool empty() const { return widths_.empty(); }
 
   const Width& of(std::uint32_t row) const { return widths_[of_chunk_[row / Slab::kChunkRows]]; }

@@ -24,7 +24,7 @@ class Workers {
     std::optional<int> worker = {};  // none: it trains with nobody, and nobody waits for it
     Seconds patience = {};           // how long one of its requests may wait for other workers
     std::uint64_t applied = 0;       // how many of its numbered messages
-    // Of the last of them, which it may ask for again; nothing where the message was refused.
+    // The results of the last of them, which it may ask for again; unset for a message that was refused.
     std::array<std::optional<PushResult>, comm::RequestClient::kMostUnderWay> results = {};
   };
 

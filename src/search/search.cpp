@@ -193,7 +193,7 @@ class PlanSearch {
     }
   }
 
-  // Of two one at most, and neither where the time was up or no degrees of this part of the space divide.
+  // At most one of them is set; neither, if the time was up or no degrees of the family divide.
   struct BestOfFamily {
     std::optional<Candidate> fits;
     std::optional<Candidate> too_large;

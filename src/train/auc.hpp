@@ -12,7 +12,7 @@ namespace tessera::train {
 // half. `scored`: f32 [2, samples], scores and labels, 0 or 1. Exact; n log n. None where one of the labels does not occur.
 std::optional<double> area_under_curve(const at::Tensor& scored);
 
-// The same over the samples of all ranks, each of which has some or none; equal on all of them. All ranks call it.
+// The same over the samples of all ranks, some of which may have none. All ranks call it and get the same value.
 std::optional<double> area_under_curve(comm::Communicator& comm, const at::Tensor& scored);
 
 // The mean log-loss over the samples of all ranks, of logits that were learned from a share `negatives` of the samples labelled 0, as what

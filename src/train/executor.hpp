@@ -82,12 +82,12 @@ class Executor {
   double finish(const Step& step);
 
   const program::Program& program() const { return program_; }
-  // Of the last run's evaluation of a model of clicks: what its last block says behind the losses (nn::Block::forward), on the ranks that
-  // hold it.
+  // After an evaluation of a model of clicks: what its last block returned after the losses (nn::Block::forward); on the ranks that hold
+  // that block.
   const nn::Tensors& scored() const { return scored_; }
-  // Of the last run, by end of computing, then communication in the program's order; without exchanges that go on in the next run.
+  // The last run: computing by its end, then communication in the program's order, without exchanges that go on in the next run.
   const std::vector<InstructionSpan>& spans() const { return spans_; }
-  // Of the run before the last, or of the last once it is finished: its exchanges that went on.
+  // The exchanges that went on beyond the run before the last one, or, once it is finished, beyond the last.
   const std::vector<InstructionSpan>& late_spans() const { return late_spans_; }
   // When the last run summed the squares of its gradients.
   const nn::Interval& norm() const { return norm_; }
@@ -155,7 +155,7 @@ class Executor {
   mutable std::atomic<bool> waiting_{false};
   mutable std::atomic<int> block_{-1};
 
-  // Of the step under way.
+  // For the step under way.
   std::map<Key, nn::Tensors> activations_;      // all tensors before a block; the inputs of one that is computed again
   std::map<Key, nn::Tensors> gradients_;        // of all tensors before a block
   std::map<Crossing, at::Tensor> arriving_;     // what messages bring of either, flat

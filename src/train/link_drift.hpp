@@ -25,10 +25,10 @@ struct Drift {
 // all of them, or where their pairs were not measured that of a message on the network.
 double measured_hop(const profile::Profile& profile, const cluster::ResourceGroup& hosts);
 
-// Of what the plan's ranks exchange from host to host, in the order in which they stand in their groups; `hop` is measured_hop's. What goes
-// to other groups of the cluster than `group` does not count.
+// The drift of what the plan's ranks exchange from host to host, in the order of their groups; `hop` is from measured_hop. Exchanges with
+// groups of the cluster other than `group` do not count.
 Drift drift_of(const plan::Plan& plan, const model::ModelSpec& model, const profile::HostLinks& links, int group, double hop);
-// Of a plan whose ring is the best one of all hosts.
+// The drift of a plan whose ring is the best one over all hosts.
 Drift least_drift(const profile::HostLinks& links, double hop);
 
 // The profile and the cluster in which what goes over the network of this group takes that many times as long.

@@ -12,7 +12,7 @@
 
 namespace tessera::train {
 
-// Of each host that takes part, which rank speaks for it.
+// By host that takes part: the rank that measures for it.
 using RankOfHost = std::map<int, int>;
 
 // Where so many ranks stand on hosts of `per_host` consecutive ranks each: the first rank of each.

@@ -50,9 +50,9 @@ std::vector<std::int64_t> place_samples(const Seats& seats, const std::vector<st
 // What leaves its host when place p has sample samples[p]; in the same unit.
 std::int64_t crossing(const Seats& seats, const std::vector<std::vector<std::int64_t>>& copies, const std::vector<std::int64_t>& samples);
 
-// Of one block: `copies` i64 [experts, classes], those of rows of each class of replicas. The new label of each expert, such that what
-// leaves its host and `move`, once for each expert that changes its holder's host, are least together. An expert that stays keeps its
-// label.
+// The new label of each expert of one block, such that the rows that leave their host, plus `move` for each expert whose holder is on
+// another host than before, are fewest. `copies`: [experts, classes], the copies of rows by expert and class of replicas. An expert that
+// stays keeps its label.
 std::vector<int> place_experts(const Seats& seats, std::span<const std::int64_t> copies, std::int64_t move);
 std::int64_t crossing(const Seats& seats, std::span<const std::int64_t> copies);
 

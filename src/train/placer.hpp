@@ -28,7 +28,7 @@ struct StepSamples {
 // The new label of each expert, by block.
 using ExpertLabels = std::map<int, std::vector<int>>;
 
-// Of all ranks, since training began or went on. Bytes are those of rows, their weights and the gradients of both.
+// Sums over all ranks since training began or was resumed. Bytes are those of rows, their weights and the gradients of both.
 struct PlacementReport {
   std::int64_t steps = 0;
   std::int64_t placed = 0;  // of them, those whose samples were placed

@@ -29,7 +29,7 @@ class RunTables {
   RunTables(const model::JobSpec& job, const plan::Plan& plan, comm::Communicator& comm) : job_(job), plan_(plan), comm_(comm) {}
   ~RunTables();
 
-  // Of a trainer that only evaluates: finished rows, in place of servers'.
+  // For a trainer that only evaluates: reads finished rows instead of asking servers.
   void read(const program::Program& program, ps::ServingTable finished);
   // The first step, or an evaluation before it, begins with the rows of a checkpoint of that many steps.
   void resume_from(std::filesystem::path checkpoint, std::int64_t steps) {
@@ -46,7 +46,7 @@ class RunTables {
   // For the Executor: null on ranks whose programs read no rows.
   Tables* get() { return tables_ ? &*tables_ : nullptr; }
 
-  // As Tables::begin_save, whose answer the rank that saves gets, and others nothing; all ranks call it.
+  // Tables::begin_save on the rank that saves, which gets its answer; the others get nothing. All ranks call it.
   std::function<void()> begin_save(const std::filesystem::path& folder, std::int64_t step);
   // What the servers have done since this trainer's first step, as servers.json says it (train/tables_report.hpp): on the rank that saves;
   // empty elsewhere, and where no step was made. All ranks call it.
@@ -55,7 +55,7 @@ class RunTables {
   void wait() {
     if (tables_) tables_->wait();
   }
-  // Of all ranks: the servers have all that they have trained, and others may go on as the workers of another run.
+  // Called by all ranks: then the servers have everything that they trained, and other ranks may go on as the workers of another run.
   void finish() {
     if (training_ && tables_) tables_->finish();
   }
@@ -70,7 +70,7 @@ class RunTables {
   std::optional<OtherServers> other_servers() { return std::exchange(ended_, std::nullopt); }
   // At the end of a run, which does not wait until it is said.
   std::optional<OtherServers> unsaid_servers() const { return phase_ == Phase::drops ? std::optional(other_) : ended_; }
-  // Of a trainer that goes on where another one of the run has been.
+  // For a trainer that goes on where another one of the same run ended.
   void stay_at(const RunTables& before) { job_.parameter_servers.places = before.job_.parameter_servers.places; }
 
  private:

@@ -56,7 +56,7 @@ class Saver {
   void write(const SaveRequest& request, const Pieces& pieces, checkpoint::LivePieces* live) const;
 
   comm::Communicator& comm_;
-  // Of its own: a step's exchanges go on beside those of a save.
+  // A group of its own, because a step's exchanges go on beside those of a save.
   const comm::Group group_;
   std::vector<std::size_t> ends_;  // by bucket, among the pieces of the save under way
   std::unique_ptr<checkpoint::LivePieces> live_;

@@ -78,8 +78,8 @@ class Store {
   std::vector<checkpoint::Piece> gradient_pieces() const;
   // Fills master weights and, if `with_optimizer`, the optimizer state; then the values of computation.
   void load(const checkpoint::Reader& reader, bool with_optimizer);
-  // The same from anywhere: `fill` is called once, with all pieces that are to be filled; those of the parameters that `wanted` names,
-  // where it is not empty.
+  // Loads from anywhere: `fill` is called once, with all pieces to be filled: those of the parameters in `wanted`, or of all if it is
+  // empty.
   using Fill = std::function<void(std::vector<checkpoint::Piece>&)>;
   void load(const Fill& fill, bool with_optimizer, const std::set<std::string>& wanted = {});
 
@@ -93,7 +93,7 @@ class Store {
   // False for the copy of a parameter that another stage, or another tensor-parallel rank, owns.
   bool owns(const program::BucketEntry& entry) const;
   std::vector<Segment> segments(int bucket) const;
-  // Those of a bucket whose squares this rank adds to the gradient's norm.
+  // Adds the bucket's gradients whose squares this rank counts in the gradient norm.
   void add_counted_grads(int bucket, nn::Tensors& counted) const;
   checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
   void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,

@@ -52,7 +52,7 @@ class Tables {
   // Throws invalid_config where the servers hold rows already: those of another run of this name.
   void require_empty();
 
-  // Of training.
+  // A step of training.
   struct Step {
     std::int64_t number = 0;
     double learning_rate = 0;  // of the table
@@ -77,12 +77,12 @@ class Tables {
   // Each look-up of a sample is a show of its key, with its label a click; where the step ends a period, the first rank ends the table's
   // period before its own step, as no rank pulls meanwhile then where tables are synchronous.
   nn::Exchange push(bool leave_out);
-  // Of all ranks that train, between two steps: begins to send the servers what they miss of copies. hold() of an evaluation does so, too.
+  // All ranks that train call it, between two steps: begins to send the servers what they lack of copies. hold() does so for evaluations.
   void exchange();
-  // Of all ranks that train: what they have begun has ended everywhere, and the servers have it all.
+  // Called by all ranks that train: waits until everything that they have begun has ended, and the servers have it.
   void finish();
-  // Of all ranks that train, after finish() and once other servers have the rows (ps/move.hpp): goes on with these, as a run of this
-  // number.
+  // Called by all ranks that train, after finish() and once other servers have the rows (ps/move.hpp): goes on with these servers, as a run
+  // of this number.
   void go_on_at(const std::vector<std::string>& places, std::uint64_t run);
   // What the servers were asked to open.
   std::vector<ps::TableSpec> opened() const { return client_->opened(); }
@@ -92,18 +92,18 @@ class Tables {
   std::vector<ps::ServerStatus> status();
   ps::Staleness staleness();
 
-  // Of one rank, while the others make no step and after all have called exchange(): begins to save all rows as they are once all ranks
-  // have ended as many steps as this one, into the folder of the step among a run's checkpoints. What is returned waits until they are
-  // written, on any thread and beside steps, and removes those of steps that have no checkpoint any more; it throws io, whatever has failed
-  // at the start, too. The folder shares the files of the save before (hard links) and has those rows besides that have changed since,
-  // until these take half as much as all rows did. One save at a time.
+  // Called by one rank, after all ranks have called exchange() and while none makes a step. Begins to save all rows, as they are once all
+  // ranks have ended as many steps as this one, into the folder of the step among a run's checkpoints. The function that it returns may be
+  // called on any thread and beside steps: it waits until the rows are written, and removes the folders of steps that have no checkpoint
+  // any more; it throws io, also for what failed at the start. The folder shares the files of the save before (hard links) and adds the
+  // rows that have changed since, until these take half as much as all rows did. One save at a time.
   std::function<void()> begin_save(const std::filesystem::path& checkpoints, std::int64_t step);
   // Expires when what the last begin_save() has returned has gone.
   std::weak_ptr<void> saving() const { return saving_; }
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
-  // Of a table without rows: begins with those of another run's checkpoint, whose table has that run's name; with optimizers that begin
-  // anew (ps/first_rows.hpp). Throws not_found where there are none, invalid_config where they do not fit, and corrupt.
+  // For a table without rows: begins with the rows of another run's checkpoint, whose table has that run's name, and with new optimizer
+  // states (ps/first_rows.hpp). Throws not_found if there are none, invalid_config if they do not fit, and corrupt.
   void begin_with(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:

@@ -15,11 +15,11 @@ at::ScalarType type_of(model::Precision precision);
 // Uniform in [-0.5, 0.5).
 at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random);
 
-// So many random samples of what the model reads: tokens and targets, between them those of a decoder, images and labels, or rows and
-// labels. `counted`: the share of targets that count, which are fewer where tokens are masked.
+// Random samples of what the model reads: tokens and targets, with those of a decoder between them; images and labels; or rows and labels.
+// `counted`: the share of targets that count; fewer than all count where tokens are masked.
 nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, double counted = 1);
 
-// So many bytes of weights, gradients and activations are not in the caches any more when a step comes back to them.
+// Weights, gradients and activations of so many bytes have left the caches by the time that a step returns to them.
 constexpr double kBeyondCaches = 64 << 20;
 
 // Random parameters for all blocks that are timed: to make new ones would take longer than a pass of a small one.

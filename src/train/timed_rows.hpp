@@ -26,7 +26,7 @@ class TimedRows {
   std::vector<profile::RowsSample> samples() const;
 
  private:
-  // Of all batches.
+  // Sums over all batches.
   struct Spent {
     double whole = 0;               // by the clock
     double client = 0, server = 0;  // of the processors

@@ -70,8 +70,8 @@ class Trainer {
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
-  // Of a new run: the weights of another run's checkpoint, and of a model with tables their rows, while optimizers begin anew. Throws as
-  // load(), and as check_first_rows() (train/tables.hpp) where the model has tables.
+  // For a new run: begins with the weights of another run's checkpoint and, in a model with tables, its rows; optimizer states begin anew.
+  // Throws as load(), and in a model with tables as check_first_rows() (train/tables.hpp).
   void begin_with(const std::filesystem::path& checkpoint);
   // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step
   // has failed, where no optimizer step of it had begun: other ranks may then hold the step after. Throws corrupt where one had.
@@ -89,8 +89,8 @@ class Trainer {
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
-  // The same beside the next steps, and returns at once. What is not written when a step comes to change it is copied first, which takes as
-  // much memory again until it is written. Before any other save it must have ended, as poll_save() or wait_for_save() say.
+  // Saves beside the next steps, and returns at once. What a step is about to change before it is written is copied first, which takes that
+  // much memory until it is written. It must have ended before any other save, as poll_save() or wait_for_save() say.
   void begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
   // How the save that was begun has ended, once: no value before, and where none was begun. Ranks may be told in different steps.
   std::optional<SaveOutcome> poll_save();
@@ -114,7 +114,7 @@ class Trainer {
   // Also waits for rows of tables that are being pulled or pushed.
   void finish();
   bool validates() const;  // there are validation sequences
-  // Of a trainer that only evaluates a model of clicks: the rows to evaluate with, in place of what parameter servers hold.
+  // For a trainer that only evaluates a model of clicks: the rows to evaluate with, instead of those of parameter servers.
   void read_rows(ps::ServingTable rows);
   // At most `sequences` of them; 0: all. `scored`: where it is there and the model reads clicks, what this rank has of its samples: f32
   // [2, samples], the logits, calibrated where samples labelled 0 were left out of training (train/auc.hpp), and the labels; in the

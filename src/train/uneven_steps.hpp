@@ -33,9 +33,9 @@ class UnevenSteps {
   // began, when they are ready, or made now.
   UnevenPasses take(std::int64_t step);
   void begin(std::int64_t step);
-  // The same of validation samples.
+  // The same for validation samples.
   UnevenPasses validation(std::int64_t first, std::int64_t count) const;
-  // Of all training samples of a step.
+  // The tokens of all training samples of a step.
   std::int64_t tokens(std::int64_t step) const;
 
  private:

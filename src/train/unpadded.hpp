@@ -16,7 +16,7 @@ class Unpadded {
 
   // How many of the first `position` elements of the shard are real.
   std::int64_t before(std::int64_t position) const { return position / held_ * real_ + std::min(position % held_, real_); }
-  // Of `part`, the shard's elements from `begin` on, 1-d: the real ones in their order. A view where they stand side by side.
+  // The real elements, in order, of `part`, which has the shard's elements from `begin` on, 1-d. A view if they are contiguous.
   at::Tensor pack(const at::Tensor& part, std::int64_t begin) const;
   // The other way round: puts what pack() gave, or a copy of it, back to where it was taken from. Does nothing for a view.
   void unpack(const at::Tensor& packed, at::Tensor part, std::int64_t begin) const;

@@ -19,7 +19,7 @@ struct ValidationHistory {
   // up. A loss that is not finite is never the best and gains nothing. Returns whether this is the best so far.
   bool add(std::int64_t steps, double loss, double min_gain);
 
-  // As it stands in checkpoint::State::extra, so that a resumed run goes on counting; keys of others there are left alone.
+  // Writes its state into checkpoint::State::extra, so that a resumed run goes on counting; keys of others are left alone.
   void write(std::map<std::string, double>& extra) const;
   static ValidationHistory read(const std::map<std::string, double>& extra);
 };

@@ -23,7 +23,7 @@ struct RankOptions {
   void add_to(CLI::App& app);
   // Where the ranks meet; empty where it was not given, which one rank alone does not need.
   std::string place() const;
-  // Of this host, as the other ranks reach it: the one from which it reaches the place where they meet, or the loopback.
+  // This host's address for the other ranks: the one from which it reaches their meeting place, or the loopback.
   std::string address() const;
   // Empty: there is none, and the rank is alone or on the loopback.
   std::string secret() const;

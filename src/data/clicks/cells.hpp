@@ -50,7 +50,7 @@ std::unique_ptr<CellReader> make_csv(const model::ClickColumns& columns, const s
                                      const Where& where);
 // The fields of a line of CSV.
 std::vector<std::string> csv_fields(std::string_view line, char separator);
-// Of each of columns.names, between spaces: how many values, and these (MultiSlotDataFeed of PaddlePaddle).
+// Reads, for each of columns.names, the number of its values and then the values, separated by spaces (MultiSlotDataFeed of PaddlePaddle).
 std::unique_ptr<CellReader> make_multislot(const model::ClickColumns& columns);
 
 // Where each wanted column stands among `names`. Throws invalid_config for one that is not there, with the nearest name.

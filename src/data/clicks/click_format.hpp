@@ -61,8 +61,8 @@ std::string beyond_rows(const ClickRoom& room, const ClickShape& shape);
 // The error of it.
 Error beyond_rows_error(const std::string& problem, const Where& where);
 
-// Of criteo, libsvm and libffm. Throws invalid_config where the model does not read what such lines have; `where` is that of the data
-// section.
+// Makes the formats criteo, libsvm and libffm. Throws invalid_config, at `where` (the data section), if the model does not read what such
+// lines have.
 std::unique_ptr<ClickFormat> make_click_format(model::ClickFormat format, const model::ModelSpec& model, const Where& where);
 
 //   criteo  fields between tabs: the label, 13 whole numbers and 26 categories of up to 8 hexadecimal digits; numbers and categories may be

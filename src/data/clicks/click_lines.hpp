@@ -24,10 +24,10 @@ class ClickLines {
   virtual std::string note() const { return {}; }
 };
 
-// Of a file of text, which is mapped, or held where it is compressed, or of a folder of such files. Reads all of it once, or twice where a
-// vocabulary is made of it, in several threads. Throws not_found (with the nearest name), io, corrupt, invalid_config.
+// Opens a file of text, which is mapped, or held if it is compressed, or a folder of such files. Reads everything once in several threads,
+// or twice if it makes a vocabulary. Throws not_found (with the nearest name), io, corrupt, invalid_config.
 std::unique_ptr<ClickLines> open_text_lines(const model::DataSpec& spec, const model::ModelSpec& model, const ClickShape& shape);
-// Of a Parquet file or a folder of them, whose samples are held. Throws as read_parquet does, too.
+// Opens a Parquet file or a folder of them, whose samples are held. Throws as read_parquet does, too.
 std::unique_ptr<ClickLines> open_parquet_lines(const model::DataSpec& spec, const ClickShape& shape);
 // The lines of several files as those of one; `files` is not empty.
 std::unique_ptr<ClickLines> joined_lines(std::vector<std::unique_ptr<ClickLines>> files);

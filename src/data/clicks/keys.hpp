@@ -8,7 +8,7 @@
 namespace tessera::data {
 
 inline constexpr int kIdBits = 48;
-// Of a field without a value: it has a row of its own, whatever its table declares.
+// The id of a field without a value: it has a row of its own, whatever its table declares.
 inline constexpr std::uint64_t kEmptyId = (std::uint64_t{1} << kIdBits) - 1;
 // A look-up that is not there: of a sample that is not there, or that has fewer than model.lookups.
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};

@@ -26,7 +26,8 @@ class ImageSource {
   // The names of the classes, or, where they have none, one more than the largest label says.
   std::int64_t class_count() const;
   const std::vector<std::string>& classes() const { return classes_; }
-  // Of IDX and CIFAR files: their content. Of folders and shards: names and labels, as reading all images would take long.
+  // For IDX and CIFAR files, identifies their content; for folders and shards only names and labels, because reading all images would take
+  // long.
   std::uint64_t content_hash() const { return content_hash_; }
 
  protected:

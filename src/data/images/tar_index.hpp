@@ -18,7 +18,7 @@ struct TarMember {
 // Samples are read at random, so places are asked for, which no archive library tells.
 std::vector<TarMember> index_tar(const std::filesystem::path& archive);
 
-// So many bytes of a file from a place on. Throws io, or corrupt where the file ends before.
+// Reads `size` bytes of a file from `begin` on. Throws io, or corrupt if the file ends earlier.
 std::string read_part(const std::filesystem::path& file, std::uint64_t begin, std::uint64_t size);
 
 }  // namespace tessera::data

@@ -35,7 +35,7 @@ void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& o
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                         at::Tensor& qkv);
 
-// The same by ATen's flash attention for CPUs: what runs on those for which we have no kernels, and what ours are held against.
+// The same by ATen's flash attention for CPUs, for CPUs that we have no kernels for; tests compare ours with it.
 void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse);
 void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                               at::Tensor& qkv);

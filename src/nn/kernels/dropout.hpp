@@ -16,7 +16,7 @@ struct RowPlace {
   std::uint64_t seed;
   std::int64_t first;
 };
-// The same of x [rows, width]: element i of row r is element places[r].first + i of a sample whose seed is places[r].seed.
+// The same for x [rows, width]: element i of row r is element places[r].first + i of a sample whose seed is places[r].seed.
 void dropout_rows(const at::Tensor& x, double probability, const std::vector<RowPlace>& places, at::Tensor& out);
 
 }  // namespace tessera::nn::kernels

@@ -17,13 +17,13 @@ struct ScoreMask {
   std::int64_t position = 0;             // of the first query
 };
 
-// As attention() and attention_backward(); the rows are those of whole sequences.
+// Like attention() and attention_backward(), for rows of whole sequences.
 void dropped_attention(const at::Tensor& qkv, const AttentionShape& shape, const ScoreMask& mask, at::Tensor& out, at::Tensor& lse);
 void dropped_attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                                 const ScoreMask& mask, at::Tensor& qkv);
 
-// As attention_across() and attention_across_backward(), of the queries from mask.position on. Rows are views [batch, rows, width], lse is
-// one [batch, heads, queries].
+// Like attention_across() and attention_across_backward(), for the queries from mask.position on. Rows are views [batch, rows, width], lse
+// is one [batch, heads, queries].
 void dropped_attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, const ScoreMask& mask,
                               const at::Tensor& out, const at::Tensor& lse);
 void dropped_attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,

@@ -10,8 +10,8 @@ namespace tessera::nn::kernels {
 // are. The same call gives the same bits at the same thread count.
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate = false);
 
-// The same by ATen: what runs on CPUs for which we have no kernels, and what ours are held against. A bf16 product into an f32 c is
-// rounded to bf16 on its way.
+// The same by ATen, for CPUs that we have no kernels for; tests compare ours with it. A bf16 product into an f32 c is rounded to bf16 on
+// its way.
 void gemm_plain(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate = false);
 
 }  // namespace tessera::nn::kernels

@@ -10,7 +10,7 @@ constexpr std::int64_t kAmxTile = 32;
 // Asks the system for the tiles' state once. False also where it refuses.
 bool has_amx();
 
-// As those for AVX-512: c's element, and sums that do not depend on how a product was cut into shares along m and n.
+// Like those for AVX-512: c's element type, and sums that do not depend on how a product was split along m and n.
 void gemm_bf16_f32_amx(const Product& product);
 void gemm_bf16_bf16_amx(const Product& product);
 

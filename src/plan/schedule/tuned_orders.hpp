@@ -21,8 +21,9 @@ struct TimedPipeline {
   std::vector<std::vector<ChunkBytes>> bytes = {};  // by pipeline rank and chunk: activation bytes of a micro-batch
 };
 
-// Seconds from one step to the next under these orders, each of which must have every pass once. Messages run beside passes and do not
-// slow each other down. Infinite if ranks would deadlock, two messages would overtake each other, or activations do not fit.
+// Seconds from one step to the next under these orders. Each order must have every pass of its pipeline rank once. Messages run beside
+// passes and do not slow each other down. Infinite if ranks would deadlock, if two messages would overtake each other, or if the
+// activations do not fit into the memory.
 Seconds step_of(const TimedPipeline& pipeline, const Orders& orders);
 
 // The best orders found: candidates are `first` (in halves), greedy rules and fitted_order; simulated annealing (Kirkpatrick et al. 1983),
