@@ -33,6 +33,8 @@ from machine import gpu_or_exit  # noqa: E402
 GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels", "SquaredNorm"], "tessera_comm_tests": ["Nccl", "Devices"]}
 # Files of Python tests that beside others would see what they look for: ranks that are slow.
 ALONE = ["test_slow_ranks.py"]
+# Files of Python tests that take minutes by themselves: beside others they begin first, or they would end long after these.
+FIRST = ["test_walk.py", "test_precision_and_memory.py"]
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -135,10 +137,11 @@ def on_gpu(outcome, names):
 
 
 def pytest(outcome, names):
-    files = sorted(path for folder in ("tests/dev", "tests/python") for path in (ROOT / folder).rglob("test_*.py"))
+    found = [path for folder in ("tests/dev", "tests/python") for path in (ROOT / folder).rglob("test_*.py")]
+    files = sorted(found, key=lambda path: (path.name not in FIRST, path))
     beside = [path for path in files if path.name not in ALONE]
     # A file more at a time than there are cores: a part of what these tests take is waiting, for hosts that are missed and for processes that start.
-    for which, more in ((beside, ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile"]), ([path for path in files if path not in beside], [])):
+    for which, more in ((beside, ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder"]), ([path for path in files if path not in beside], [])):
         if not which:
             continue
         report = ROOT / "build" / "pytest.xml"
