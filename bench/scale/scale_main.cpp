@@ -92,16 +92,15 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-model::JobSpec job_of(const Case& one) {
-  return model::read_job(ConfigNode::parse(text("model: {preset: ", one.model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ",
-                                                one.batch, ", precision: ", one.precision, "}\nparallel: ", one.parallel, "\n"),
-                                           "train.yaml"));
+// A user's files.
+std::string job_yaml(const Case& one) {
+  return text("model: {preset: ", one.model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", one.batch,
+              ", precision: ", one.precision, "}\nparallel: ", one.parallel, "\n");
 }
-
-cluster::ClusterSpec cluster_of(const Case& one) {
+std::string cluster_yaml(const Case& one) {
   std::string yaml = text("name: ", one.name, "\n", one.between != nullptr ? text("between: ", one.between, "\n") : "", "groups:\n");
   for (std::size_t group = 0; group < one.groups.size(); ++group) yaml += text("  - {name: group", group, ", ", one.groups[group], "}\n");
-  return cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml"));
+  return yaml;
 }
 
 Json described(const plan::Plan& plan, const sim::Result& simulated, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
@@ -131,7 +130,7 @@ long peak_resident_bytes() {
   return usage.ru_maxrss * 1024L;
 }
 
-// As `tessera plan` does.
+// The search of `tessera plan`, without runners-up.
 Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const auto begin = std::chrono::steady_clock::now();
   search::SearchResult result = search::search(job, cluster, {}, {.top = 0, .vendors = {}});
@@ -161,7 +160,12 @@ int main(int argc, char** argv) {
     const auto found = std::find_if(cases().begin(), cases().end(), [&](const Case& one) { return std::string(one.name) == argv[1]; });
     if (found == cases().end())
       throw Error(ErrorCode::invalid_config, text("no case is called '", argv[1], "'"), {}, "a name that is listed without one");
-    std::cout << planned(job_of(*found), cluster_of(*found)).dump() << "\n";
+    const std::string job = job_yaml(*found), cluster = cluster_yaml(*found);
+    Json out =
+        planned(model::read_job(ConfigNode::parse(job, "train.yaml")), cluster::read_cluster(ConfigNode::parse(cluster, "cluster.yaml")));
+    out["train.yaml"] = job;
+    out["cluster.yaml"] = cluster;
+    std::cout << out.dump() << "\n";
     return 0;
   } catch (const Error& error) {
     std::cerr << "tessera_bench_scale: " << error.what() << "\n";

@@ -28,6 +28,9 @@ constexpr double kNear = 1.3;
 constexpr std::size_t kRecut = 2;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
+// A search that has a plan prices at most this part of its effort in strategies of blocks. Where several groups stand side by side, nearly
+// every outer choice has prices of its own.
+constexpr std::int64_t kPricing = 2;
 
 // Of two outer choices, the one with the lesser bound is looked at first.
 struct Earlier {
@@ -139,6 +142,7 @@ class Search {
     for (;;) {
       while (!waiting_.empty() && ruled_out(waiting_.front(), true)) waiting_.pop_front();
       if (waiting_.empty() || stopped()) return;
+      if (may_end() && problem_.effort > 0 && priced_ > problem_.effort / kPricing) return;
       if (ready_.size() >= kBatch && (*std::next(ready_.begin(), kBatch - 1))->bound <= waiting_.front().bound) return;
       if (deadline_ && !prepared_.empty() && (!ready_.empty() || !found_.empty() || problem_.give_up) &&
           problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
@@ -175,6 +179,7 @@ class Search {
         if (const auto [found, is_new] = options_.try_emplace(outer->ranks(cut)); is_new) fresh.push_back(&*found);
     in_parallel(fresh.size(),
                 [&](OuterSolver& solver, std::size_t i) { fresh[i]->second = options_of(problem_, solver.cost_model(), fresh[i]->first); });
+    for (const AllOptions::value_type* one : fresh) priced_ += one->second.priced;
   }
 
   template <typename Work>
@@ -327,6 +332,7 @@ class Search {
   const BlockProblem& problem_;
   const Seconds begin_;
   std::optional<Seconds> deadline_;
+  std::int64_t priced_ = 0;  // strategies of blocks
   OuterChoices choices_;
   std::deque<Outer> waiting_;        // without options yet, by their bounds
   std::deque<Outer> prepared_;       // with options

@@ -27,6 +27,8 @@ constexpr int kMostDealt = 4;
 
 // Outer choices with which further numbers of nodes, and then further choices of several groups, are left out.
 constexpr std::size_t kMostOuters = 200'000;
+// The same with so many combinations of numbers of nodes, of which few or none need make an outer choice.
+constexpr std::size_t kMostCombinations = 500'000;
 
 // How many nodes of each group may work beside other groups: any number, round numbers or all, or the largest round number or all.
 enum class Nodes { any, round, most };
@@ -74,6 +76,7 @@ class Choices {
       // Of many groups, what is left out is found group by group.
       if (!full() || nodes_ == Nodes::most) return std::move(out_);
       out_ = alone;
+      combinations_ = 0;
       stands_.clear();
       for (std::size_t i = 0; i < out_.devices.size(); ++i) stands_[out_.devices[i]] = static_cast<int>(problem_.cluster.groups.size() + i);
     }
@@ -143,7 +146,7 @@ class Choices {
     return out;
   }
 
-  bool full() const { return out_.outers.size() > kMostOuters; }
+  bool full() const { return out_.outers.size() > kMostOuters || combinations_ > kMostCombinations; }
 
   void list_widths(std::vector<Team>& teams, std::size_t at) {
     if (full()) return;
@@ -161,14 +164,13 @@ class Choices {
   void list_nodes(std::vector<Team>& teams, std::size_t at, int common, int most) {
     Team& team = teams[at];
     if (team.working.size() == team.groups.size()) {
-      for (const std::int64_t count : plan::divisors_of(common)) {
-        if (count > most) continue;
-        team.stages = static_cast<int>(count);
-        list_widths(teams, at + 1);
-      }
+      ++combinations_;
+      for (team.stages = 1; team.stages <= std::min(common, most); ++team.stages)
+        if (common % team.stages == 0) list_widths(teams, at + 1);
       return;
     }
     for (const Working& working : may_work(team.groups[team.working.size()])) {
+      if (full()) return;
       team.working.push_back(working);
       list_nodes(teams, at, std::gcd(common, working.devices()), most);
       team.working.pop_back();
@@ -321,6 +323,7 @@ class Choices {
   std::vector<int> usable_;    // groups
   bool side_by_side_ = false;  // some team of those that are being cut
   Nodes nodes_ = Nodes::most;
+  std::size_t combinations_ = 0;  // of numbers of nodes, with nodes_
   std::map<cost::StageDevices, int> stands_;
   std::map<std::pair<int, std::int64_t>, std::set<std::int64_t>> widths_;  // by group and samples of a micro-batch
   OuterChoices out_;

@@ -179,12 +179,16 @@ class PlanSearch {
     const std::vector<Family> parts = options_.top > 0 ? families() : std::vector<Family>();
     std::vector<Candidate> of_templates;
     std::vector<BestOfFamily> best_of(parts.size());
-    // One of these alone seldom keeps all cores busy. The last family is the widest, and takes longest.
-    in_parallel(kBesides, parts.size() + 1, [&](std::size_t, std::size_t i) {
-      if (i == parts.size())
+    // Widest first, as these take longest; and before them those over several groups, which one thread lists.
+    std::vector<std::size_t> order(parts.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+    std::ranges::stable_partition(order, [&](std::size_t part) { return parts[part].space.mixed_groups; });
+    // One of these alone seldom keeps all cores busy. Templates have one thread.
+    in_parallel(kBesides, 1 + order.size(), [&](std::size_t, std::size_t i) {
+      if (i == 0)
         of_templates = templates();
       else
-        best_of[parts.size() - 1 - i] = best_of_family(parts[parts.size() - 1 - i]);
+        best_of[order[i - 1]] = best_of_family(parts[order[i - 1]]);
     });
     for (Candidate& candidate : of_templates) add(candidate.family, std::move(candidate.plan));
     for (BestOfFamily& best : best_of) {

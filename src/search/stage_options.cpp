@@ -99,6 +99,7 @@ class Lister {
         for (const bool offload : {false, true}) {
           if (offload && !problem_.space.offload) continue;
           strategy.offload_optimizer = offload;
+          out_.priced += std::ssize(cost_model_.parts_of(ranks_.devices).parts);
           const cost::BlockLoad load = cost_model_.priced(repeat, ranks_.devices, strategy, samples_);
           out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(),
                          load.saved, load.saved_for_weight, load.workspace, load.tied_exchange, load.tied_bytes});

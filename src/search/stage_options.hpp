@@ -55,6 +55,7 @@ struct StageOptions {
   std::vector<plan::Strategy> layouts;           // dp, cp and tp of each
   std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
   bool possible = true;                          // every block has one
+  std::int64_t priced = 0;                       // strategies of blocks that were priced for it, on each part of the devices
 };
 // The number of replicas in one domain of the inside link, over which ZeRO may shard with copies across domains; 0 if those are all
 // replicas, or the numbers do not divide.

@@ -177,5 +177,20 @@ TEST(MoreHardware, GroupsOfOtherKindsAreNeverPlannedSlower) {
   }
 }
 
+// Their numbers of nodes go together in more ways than can be gone through, also where few of these make a plan.
+TEST(MoreHardware, GroupsOfHundredsOfNodesArePlannedWithoutAPipelineToo) {
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: t\nmodel: {preset: llama-2-7b}\ndata: {source: synthetic}\ntrain: {global_batch: 1024, precision: fp16}\n", "train.yaml"));
+  std::string yaml = "name: many\nbetween: rdma-200g\ngroups:\n";
+  for (const char* device : {"h100-sxm", "a100-80", "a100-40", "ascend910b", "v100-32"})
+    yaml += text("  - {name: ", device, ", device: ", device,
+                 ", nodes: 250, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}\n");
+  const SearchResult result =
+      search(job, cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml")), {}, {.vendors = {}, .effort = 100'000});
+  std::set<std::string> families = {result.best_family};
+  for (const Candidate& candidate : result.runners_up) families.insert(candidate.family);
+  EXPECT_TRUE(families.contains("no pipeline"));
+}
+
 }  // namespace
 }  // namespace tessera::search
