@@ -30,14 +30,13 @@ ANSWERS = [
     "Search.CutsGetOrdersOfTheirOwn",
     "Calibrate.ItsFilePricesAClusterThatNamesIt", "Predict.PartsAddUpToTheStep", "HostsBySpeed.AFasterHostMakesAShorterStep",
     "Reference.EncodesAndDecodesAMillionPiecesAsTheReferencePackages", "PrecisionNote.SaysThatAcceleratorsWereToComputeIn32Bits",
-    "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor", "Tables.OfPlansFit",
+    "SeveralStages.ComputeAgainNoMoreLayersThanMemoryAsksFor",
 ]
 
 # How the names of tests begin that the thread sanitizer leaves out as well: it would find nothing in them that it does not find in others.
 WITHOUT_THREADS_OF_THEIR_OWN = {
     "ProtocolSimulation": "servers and clients are fibers of one thread",
     "Search.": "the search's threads are those of the tests of BlockSearch, Accelerators and StoppedSearch",
-    "Accelerators.WhateverIsFoundPassesTheCheck": "the threads of its seventy searches are those of the other tests of Accelerators",
     "BlockSearch.EqualsEnumeration": "it has one thread",
     "TableFile.ABaseAndItsDeltas": "one thread calls, as of Tier.RowsOfEveryKind",
     "Tier.RowsOfEveryKind": "one thread calls; the one that merges is that of Tier.AnyOrderOfCalls, too",
